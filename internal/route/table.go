@@ -1,0 +1,61 @@
+// Package route decides where a request goes: an immutable table compiled from services and
+// their ready replicas, and pure functions that match a host, a path or a model name and
+// choose a target. It does no I/O and takes randomness as an argument.
+package route
+
+import (
+	"time"
+
+	"stationmaster.dev/stationmaster/internal/spec"
+)
+
+// Service is one InferenceService as the gateway sees it.
+type Service struct {
+	Key spec.ServiceKey
+	// Hosts under which the service answers, without port, lower case: the service's own and
+	// those of its components (Host.Component says which).
+	Hosts []Host
+	// PathPrefix is e.g. /serving/default/iris; empty for none.
+	PathPrefix string
+	// BareNames are the model names under which the service answers on the bare address.
+	BareNames []string
+	// Entry is the component that outside traffic meets first: transformer if there is one.
+	Entry      spec.Component
+	Components map[spec.Component]Backend
+	// Timeout bounds one unary request; zero means the gateway's default.
+	Timeout time.Duration
+}
+
+// Host is a name that leads to a component of a service; an empty Component means Entry.
+type Host struct {
+	Name      string
+	Component spec.Component
+}
+
+// Backend is what serves one component.
+type Backend struct {
+	Targets []Target
+	// NotReady says, in words for a client, why there is no ready endpoint; empty when there is.
+	NotReady string
+}
+
+// Target is one revision with its share of the traffic.
+type Target struct {
+	Revision string
+	// Weight in percent, 0 to 100; those of a backend sum to 100 when any endpoint is ready.
+	Weight int
+	// Digest of the revision's model, "sha256:…"; empty when it has none.
+	Digest string
+	// ModelName is what the engine calls the model.
+	ModelName string
+	// Protocols the engine speaks; empty means undeclared, then requests pass as they came.
+	Protocols []spec.Protocol
+	Endpoints []Endpoint
+}
+
+// Endpoint is one ready replica's addresses ("host:port"); either may be empty.
+type Endpoint struct {
+	Replica string
+	HTTP    string
+	GRPC    string
+}
