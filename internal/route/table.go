@@ -24,6 +24,9 @@ type Service struct {
 	Components map[spec.Component]Backend
 	// Timeout bounds one unary request; zero means the gateway's default.
 	Timeout time.Duration
+	// Created says which of two services that claim one host, prefix or bare name keeps it:
+	// the older. Zero counts as youngest.
+	Created time.Time
 }
 
 // Host is a name that leads to a component of a service; an empty Component means Entry.

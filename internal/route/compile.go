@@ -1,0 +1,349 @@
+package route
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/spec"
+)
+
+// Table is what the gateway routes by. It is immutable and safe for concurrent use; the
+// zero Table and a nil one route nothing.
+type Table struct {
+	services []*Service
+	byKey    map[spec.ServiceKey]*entry
+	hosts    map[string]hostEntry
+	prefixes map[string]*entry
+	// depths are the numbers of segments that prefixes have, the greatest first.
+	depths []int
+	names  map[string][]*entry
+}
+
+// entry is a service with its backends at fixed addresses.
+type entry struct {
+	*Service
+	predictor, transformer, explainer *Backend
+}
+
+type hostEntry struct {
+	entry     *entry
+	component spec.Component
+}
+
+// Compile builds a table. It keeps its own copy of the slice, not of what the services point
+// to, so the caller must not change those afterwards. Where two services claim a host or a
+// prefix, the older one keeps it (see older). A name on the bare address belongs to the
+// oldest service that claims it; where ages don't tell, it is ambiguous and leads nowhere.
+func Compile(services []Service) *Table {
+	t := &Table{
+		byKey:    make(map[spec.ServiceKey]*entry, len(services)),
+		hosts:    make(map[string]hostEntry, 2*len(services)),
+		prefixes: make(map[string]*entry, len(services)),
+		names:    make(map[string][]*entry, len(services)),
+	}
+	t.services = make([]*Service, len(services))
+	for i := range services {
+		s := services[i]
+		t.services[i] = &s
+	}
+	slices.SortFunc(t.services, older)
+	depths := map[int]bool{}
+	for _, service := range t.services {
+		s := newEntry(service)
+		if _, taken := t.byKey[s.Key]; !taken {
+			t.byKey[s.Key] = s
+		}
+		for _, h := range s.Hosts {
+			name := normalHost(h.Name)
+			if _, taken := t.hosts[name]; !taken && name != "" {
+				t.hosts[name] = hostEntry{s, h.Component}
+			}
+		}
+		if p := strings.TrimRight(s.PathPrefix, "/"); p != "" {
+			if _, taken := t.prefixes[p]; !taken {
+				t.prefixes[p] = s
+				depths[strings.Count(p, "/")] = true
+			}
+		}
+		for _, n := range s.BareNames {
+			if n != "" && !slices.Contains(t.names[n], s) {
+				t.names[n] = append(t.names[n], s)
+			}
+		}
+	}
+	for d := range depths {
+		t.depths = append(t.depths, d)
+	}
+	slices.SortFunc(t.depths, func(a, b int) int { return b - a })
+	slices.SortFunc(t.services, func(a, b *Service) int { return compareKeys(a.Key, b.Key) })
+	return t
+}
+
+func newEntry(s *Service) *entry {
+	e := &entry{Service: s}
+	for c, b := range s.Components {
+		switch c {
+		case spec.Predictor:
+			e.predictor = &b
+		case spec.Transformer:
+			e.transformer = &b
+		case spec.Explainer:
+			e.explainer = &b
+		}
+	}
+	return e
+}
+
+// older orders services by creation, those without a time last, then by key.
+func older(a, b *Service) int {
+	az, bz := a.Created.IsZero(), b.Created.IsZero()
+	switch {
+	case az && !bz:
+		return 1
+	case !az && bz:
+		return -1
+	}
+	return cmp.Or(a.Created.Compare(b.Created), compareKeys(a.Key, b.Key))
+}
+
+func compareKeys(a, b spec.ServiceKey) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// Services returns all services ordered by key. The caller must not change them.
+func (t *Table) Services() []*Service {
+	if t == nil {
+		return nil
+	}
+	return t.services
+}
+
+// Via says what led a request to its service.
+type Via uint8
+
+// The ways to a service. Bare means none: the request is for the gateway as a whole.
+const (
+	Bare Via = iota
+	ByHost
+	ByPrefix
+	ByModel
+	ByKey
+)
+
+// Match is where a request goes.
+type Match struct {
+	// Service is nil when the request is for the gateway as a whole (see Match's method).
+	Service   *Service
+	Component spec.Component
+	// Backend serves Component. It is empty, not nil, for a component that the service lacks.
+	Backend *Backend
+	// Path is what remains after the prefix; it begins with "/" and is otherwise as it came.
+	Path string
+	Call Call
+	Via  Via
+}
+
+// Match finds the service for an HTTP request by its host, else by its path, else by the
+// model that the path names. path is as it came on the wire, without the query. Calls that
+// are for a server as a whole (metadata, health, lists) and reach none by host or prefix give
+// a Match without a Service and no error. The error is of kind ErrNotFound, or ErrConflict
+// where several services claim the model's name, and its text is for the client.
+func (t *Table) Match(host, path string) (Match, error) {
+	if t != nil {
+		if h, ok := t.hosts[normalHost(host)]; ok {
+			return h.entry.match(h.component, path, ByHost), nil
+		}
+		if s, rest := t.prefix(path); s != nil {
+			return s.match("", rest, ByPrefix), nil
+		}
+	}
+	call := ParsePath(path)
+	if call.Op.Server() {
+		return Match{Path: path, Call: call}, nil
+	}
+	if call.Model == "" {
+		return Match{Path: path, Call: call}, t.noRoute(host, path)
+	}
+	return t.Model(call.Model, path)
+}
+
+// Host finds the service and component that a host name (with or without a port) leads to.
+func (t *Table) Host(host string) (Match, bool) {
+	if t == nil {
+		return Match{}, false
+	}
+	h, ok := t.hosts[normalHost(host)]
+	if !ok {
+		return Match{}, false
+	}
+	return h.entry.match(h.component, "/", ByHost), true
+}
+
+// Key finds a service by its namespace and name.
+func (t *Table) Key(key spec.ServiceKey) (Match, bool) {
+	if t == nil {
+		return Match{}, false
+	}
+	s, ok := t.byKey[key]
+	if !ok {
+		return Match{}, false
+	}
+	return s.match("", "/", ByKey), true
+}
+
+// Model finds the service that a model's name leads to on the bare address; path is only kept
+// and read. Errors are those of Match.
+func (t *Table) Model(name, path string) (Match, error) {
+	if t == nil {
+		return Match{}, errdef.New(errdef.ErrNotFound, noModel(nil, name))
+	}
+	found := t.names[name]
+	switch {
+	case len(found) == 0:
+		return Match{}, errdef.New(errdef.ErrNotFound, noModel(t, name))
+	case len(found) == 1, found[0].Created.Before(found[1].Created) && !found[0].Created.IsZero(),
+		!found[0].Created.IsZero() && found[1].Created.IsZero():
+		return found[0].match("", path, ByModel), nil
+	}
+	keys := make([]string, len(found))
+	for i, s := range found {
+		keys[i] = s.Key.String()
+	}
+	return Match{}, errdef.New(errdef.ErrConflict, fmt.Sprintf(
+		"model %s is served by several services (%s): name one by its host, or by the path prefix %s",
+		name, bounded(keys), cmp.Or(found[0].PathPrefix, "/serving/<namespace>/<name>")))
+}
+
+func (e *entry) match(component spec.Component, path string, via Via) Match {
+	m := Match{Service: e.Service, Component: component, Path: path, Call: ParsePath(path), Via: via}
+	if component == "" {
+		m.Component = e.Entry
+		if m.Call.Op == Explain && e.explainer != nil {
+			m.Component = spec.Explainer
+		}
+		if m.Component == "" {
+			m.Component = spec.Predictor
+		}
+	}
+	m.Backend = e.backend(m.Component)
+	return m
+}
+
+// noBackend stands for components that a service lacks.
+var noBackend = Backend{NotReady: "the service has no such component"}
+
+func (e *entry) backend(c spec.Component) *Backend {
+	var b *Backend
+	switch c {
+	case spec.Predictor:
+		b = e.predictor
+	case spec.Transformer:
+		b = e.transformer
+	case spec.Explainer:
+		b = e.explainer
+	}
+	if b == nil {
+		return &noBackend
+	}
+	return b
+}
+
+// Backends calls yield for each component that has a backend, until it returns false.
+func (t *Table) Backends(yield func(*Service, spec.Component, *Backend) bool) {
+	if t == nil {
+		return
+	}
+	for _, s := range t.services {
+		e := t.byKey[s.Key]
+		for _, c := range [...]spec.Component{spec.Predictor, spec.Transformer, spec.Explainer} {
+			if b := e.backend(c); b != &noBackend && !yield(s, c, b) {
+				return
+			}
+		}
+	}
+}
+
+// prefix finds the service with the longest prefix of path, and what remains of the path.
+func (t *Table) prefix(path string) (*entry, string) {
+	for _, depth := range t.depths {
+		end := 0
+		for n := 0; n < depth && end >= 0; n++ {
+			if end >= len(path) || path[end] != '/' {
+				end = -1
+				break
+			}
+			next := strings.IndexByte(path[end+1:], '/')
+			if next < 0 {
+				if n < depth-1 {
+					end = -1
+					break
+				}
+				end = len(path)
+			} else {
+				end += 1 + next
+			}
+		}
+		if end <= 0 {
+			continue
+		}
+		if s, ok := t.prefixes[path[:end]]; ok {
+			rest := path[end:]
+			if rest == "" {
+				rest = "/"
+			}
+			return s, rest
+		}
+	}
+	return nil, ""
+}
+
+// normalHost lowers a host and cuts its port and final dot.
+func normalHost(host string) string {
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && strings.IndexByte(host[i:], ']') < 0 {
+		host = host[:i]
+	}
+	return strings.TrimSuffix(strings.ToLower(host), ".")
+}
+
+// maxListed bounds how many names an error lists.
+const maxListed = 10
+
+func bounded(names []string) string {
+	if len(names) > maxListed {
+		return strings.Join(names[:maxListed], ", ") + fmt.Sprintf(" and %d more", len(names)-maxListed)
+	}
+	return strings.Join(names, ", ")
+}
+
+func noModel(t *Table, name string) string {
+	return fmt.Sprintf("no service serves a model named %s; %s", quoted(name), t.known())
+}
+
+func (t *Table) noRoute(host, path string) error {
+	return errdef.New(errdef.ErrNotFound, fmt.Sprintf(
+		"no route for host %s and path %s: use a service's host, the path prefix /serving/<namespace>/<name>, "+
+			"or /v2/models/<name>/infer and /v1/models/<name>:predict; %s",
+		quoted(host), quoted(path), t.known()))
+}
+
+func (t *Table) known() string {
+	if t == nil || len(t.services) == 0 {
+		return "no service is known yet"
+	}
+	keys := make([]string, 0, maxListed+1)
+	for _, s := range t.services {
+		keys = append(keys, s.Key.String())
+	}
+	return "services here: " + bounded(keys)
+}
+
+// quoted quotes a client's word and cuts it to a length fit for a message.
+func quoted(s string) string {
+	if len(s) > 100 {
+		s = s[:100] + "…"
+	}
+	return fmt.Sprintf("%q", s)
+}
