@@ -144,13 +144,27 @@ type Container struct {
 }
 
 // LocalCommand is what the runtime catalogue knows about running an engine without its image.
+// A platform takes the first of {itself, Alternatives...} that is installed: one whose
+// Requires are all on PATH and whose Check, if any, exits 0. Where none is, the failure is
+// RuntimeNotInstalled and its message carries Install.
 type LocalCommand struct {
-	// Command replaces Command and Args; Args replaces Args when Command is empty. In both,
-	// and in Env values, the literal container ports are replaced by the allocated ones just
-	// as they are in ordinary args.
+	// Command replaces Command and Args of the container; Args replaces its Args when Command
+	// is empty. Where both are empty there is no local way to run it, and only Install counts.
+	// In both, and in Env values, the literal container ports are replaced by the allocated
+	// ones just as they are in ordinary args. A manifest's own args are already in it.
+	// Command[0] "stationmaster" means this very executable.
 	Command []string
 	Args    []string
-	Env     []EnvVar
+	// Env is set on top of the container's, by name.
+	Env []EnvVar
+	// Requires names the executables that have to be on PATH; empty means Command[0].
+	Requires []string
+	// Check is a quick command that exits 0 when the engine is installed, for engines that
+	// are no executable of their own (a Python module, say). Empty means Requires suffices.
+	Check []string
+	// Alternatives are other ways to run the same engine, tried in order after this one.
+	// Their own Alternatives and Install are empty.
+	Alternatives []LocalCommand
 	// Install tells a person how to get the command, e.g. "pip install mlserver".
 	Install string
 }
