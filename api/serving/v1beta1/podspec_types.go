@@ -4,9 +4,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// PodSpec holds the pod fields that a component may set: those of corev1.PodSpec less
-// ephemeralContainers, and with containers left optional, as KServe has it. Fields mean what
-// they mean in a pod.
+// PodSpec holds the pod fields that a component may set: those of corev1.PodSpec that KServe
+// has, with containers left optional as there. Fields mean what they mean in a pod.
 type PodSpec struct {
 	// +optional
 	Volumes []corev1.Volume `json:"volumes,omitempty" patchStrategy:"merge,retainKeys" patchMergeKey:"name"`
@@ -15,6 +14,10 @@ type PodSpec struct {
 	// Containers of a custom component, or sidecars of a model's.
 	// +optional
 	Containers []corev1.Container `json:"containers,omitempty" patchStrategy:"merge" patchMergeKey:"name"`
+	// Only for workers and canaries, as KServe has it: the schema of predictor, transformer
+	// and explainer lacks it.
+	// +optional
+	EphemeralContainers []corev1.EphemeralContainer `json:"ephemeralContainers,omitempty" patchStrategy:"merge" patchMergeKey:"name"`
 	// +optional
 	RestartPolicy corev1.RestartPolicy `json:"restartPolicy,omitempty"`
 	// +optional
@@ -105,6 +108,7 @@ func (p *PodSpec) Core() corev1.PodSpec {
 		Volumes:                       p.Volumes,
 		InitContainers:                p.InitContainers,
 		Containers:                    p.Containers,
+		EphemeralContainers:           p.EphemeralContainers,
 		RestartPolicy:                 p.RestartPolicy,
 		TerminationGracePeriodSeconds: p.TerminationGracePeriodSeconds,
 		ActiveDeadlineSeconds:         p.ActiveDeadlineSeconds,

@@ -165,9 +165,6 @@ type LoggerStorageSpec struct {
 type WorkerSpec struct {
 	// Pod fields of a worker; its container is named worker-container.
 	PodSpec `json:",inline"`
-	// Containers for debugging a running pod.
-	// +optional
-	EphemeralContainers []corev1.EphemeralContainer `json:"ephemeralContainers,omitempty" patchStrategy:"merge" patchMergeKey:"name"`
 
 	// Number of nodes that the model's layers are spread over, the head included.
 	// +optional
@@ -175,11 +172,4 @@ type WorkerSpec struct {
 	// Number of devices that each layer is split over.
 	// +optional
 	TensorParallelSize *int `json:"tensorParallelSize,omitempty"`
-}
-
-// Core returns the same pod fields as a corev1.PodSpec. It shares memory with w.
-func (w *WorkerSpec) Core() corev1.PodSpec {
-	c := w.PodSpec.Core()
-	c.EphemeralContainers = w.EphemeralContainers
-	return c
 }

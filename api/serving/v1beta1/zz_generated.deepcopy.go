@@ -906,6 +906,13 @@ func (in *PodSpec) DeepCopyInto(out *PodSpec) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
+	if in.EphemeralContainers != nil {
+		in, out := &in.EphemeralContainers, &out.EphemeralContainers
+		*out = make([]corev1.EphemeralContainer, len(*in))
+		for i := range *in {
+			(*in)[i].DeepCopyInto(&(*out)[i])
+		}
+	}
 	if in.TerminationGracePeriodSeconds != nil {
 		in, out := &in.TerminationGracePeriodSeconds, &out.TerminationGracePeriodSeconds
 		*out = new(int64)
@@ -1291,13 +1298,6 @@ func (in *TransformerSpec) DeepCopy() *TransformerSpec {
 func (in *WorkerSpec) DeepCopyInto(out *WorkerSpec) {
 	*out = *in
 	in.PodSpec.DeepCopyInto(&out.PodSpec)
-	if in.EphemeralContainers != nil {
-		in, out := &in.EphemeralContainers, &out.EphemeralContainers
-		*out = make([]corev1.EphemeralContainer, len(*in))
-		for i := range *in {
-			(*in)[i].DeepCopyInto(&(*out)[i])
-		}
-	}
 	if in.PipelineParallelSize != nil {
 		in, out := &in.PipelineParallelSize, &out.PipelineParallelSize
 		*out = new(int)

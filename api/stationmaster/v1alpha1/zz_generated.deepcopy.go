@@ -400,27 +400,27 @@ func (in *StartupDurations) DeepCopyInto(out *StartupDurations) {
 	if in.Pull != nil {
 		in, out := &in.Pull, &out.Pull
 		*out = new(v1.Duration)
-		**out = **in
+		(*in).DeepCopyInto(*out)
 	}
 	if in.Verify != nil {
 		in, out := &in.Verify, &out.Verify
 		*out = new(v1.Duration)
-		**out = **in
+		(*in).DeepCopyInto(*out)
 	}
 	if in.Start != nil {
 		in, out := &in.Start, &out.Start
 		*out = new(v1.Duration)
-		**out = **in
+		(*in).DeepCopyInto(*out)
 	}
 	if in.Load != nil {
 		in, out := &in.Load, &out.Load
 		*out = new(v1.Duration)
-		**out = **in
+		(*in).DeepCopyInto(*out)
 	}
 	if in.Ready != nil {
 		in, out := &in.Ready, &out.Ready
 		*out = new(v1.Duration)
-		**out = **in
+		(*in).DeepCopyInto(*out)
 	}
 }
 

@@ -1,0 +1,40 @@
+// Package crd holds the CRDs that tools/crdgen makes from the types under api/: full/ for
+// clusters, and slim/, embedded here, for the embedded API. In the slim ones pod parts are
+// open objects; internal/manifest.DecodeStrict checks those at admission.
+package crd
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+)
+
+//go:embed slim/*.yaml
+var slim embed.FS
+
+// Slim returns the CRDs for the embedded API, in order of their names; the caller owns them.
+// An error means that the binary was built from a broken tree.
+func Slim() ([]*apiextensionsv1.CustomResourceDefinition, error) { return read(slim, "slim") }
+
+func read(fsys fs.FS, dir string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	names, err := fs.Glob(fsys, dir+"/*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	crds := make([]*apiextensionsv1.CustomResourceDefinition, 0, len(names))
+	for _, name := range names {
+		raw, err := fs.ReadFile(fsys, name)
+		if err != nil {
+			return nil, fmt.Errorf("read CRD %s: %w", name, err)
+		}
+		c := &apiextensionsv1.CustomResourceDefinition{}
+		if err := yaml.UnmarshalStrict(raw, c); err != nil {
+			return nil, fmt.Errorf("decode CRD %s: %w", name, err)
+		}
+		crds = append(crds, c)
+	}
+	return crds, nil
+}
