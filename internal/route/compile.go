@@ -182,16 +182,12 @@ func (t *Table) Host(host string) (Match, bool) {
 	return h.entry.match(h.component, "/", ByHost), true
 }
 
-// Key finds a service by its namespace and name.
-func (t *Table) Key(key spec.ServiceKey) (Match, bool) {
-	if t == nil {
+// Named finds a service by its namespace and name for a request with a path.
+func (t *Table) Named(key spec.ServiceKey, path string) (Match, bool) {
+	if t == nil || t.byKey[key] == nil {
 		return Match{}, false
 	}
-	s, ok := t.byKey[key]
-	if !ok {
-		return Match{}, false
-	}
-	return s.match("", "/", ByKey), true
+	return t.byKey[key].match("", path, ByKey), true
 }
 
 // Model finds the service that a model's name leads to on the bare address; path is only kept
@@ -251,19 +247,34 @@ func (e *entry) backend(c spec.Component) *Backend {
 	return b
 }
 
-// Backends calls yield for each component that has a backend, until it returns false.
-func (t *Table) Backends(yield func(*Service, spec.Component, *Backend) bool) {
+// Backends ranges over each component's backend, with its service.
+func (t *Table) Backends(yield func(*Service, *Backend) bool) {
 	if t == nil {
 		return
 	}
 	for _, s := range t.services {
 		e := t.byKey[s.Key]
 		for _, c := range [...]spec.Component{spec.Predictor, spec.Transformer, spec.Explainer} {
-			if b := e.backend(c); b != &noBackend && !yield(s, c, b) {
+			if b := e.backend(c); b != &noBackend && !yield(s, b) {
 				return
 			}
 		}
 	}
+}
+
+// BackendOf returns what serves a component of one of the table's services, and an empty
+// backend where the service lacks it; an empty component means the service's entry.
+func (t *Table) BackendOf(s *Service, c spec.Component) *Backend {
+	e := t.byKey[s.Key]
+	if e == nil {
+		return &noBackend
+	}
+	if c == "" {
+		if c = s.Entry; c == "" {
+			c = spec.Predictor
+		}
+	}
+	return e.backend(c)
 }
 
 // prefix finds the service with the longest prefix of path, and what remains of the path.

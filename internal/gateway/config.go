@@ -1,0 +1,122 @@
+// Package gateway is the front door: it accepts HTTP and gRPC, finds the service that a
+// request is for, and passes it to one of that service's replicas, converting between REST
+// and gRPC where the engine speaks only one of them.
+package gateway
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/gateway/upstream"
+	"stationmaster.dev/stationmaster/internal/route"
+	"stationmaster.dev/stationmaster/internal/state"
+)
+
+// Config is what a gateway needs. HTTP and Table are required, all else has a default.
+type Config struct {
+	// HTTP takes HTTP/1.1 and, with prior knowledge, HTTP/2, both without TLS; gRPC calls
+	// are served on it too. The gateway closes its listeners.
+	HTTP net.Listener
+	// GRPC takes gRPC without TLS. Nil serves none.
+	GRPC net.Listener
+	// HTTPS and GRPCS take the same with TLS, and need TLS. Nil serves none.
+	HTTPS net.Listener
+	GRPCS net.Listener
+	TLS   *tls.Config
+	// Table is what to route by. Until one is published every request gets 503.
+	Table *state.Topic[route.Table]
+	// Logger gets one debug record per request, never with bodies. Nil discards.
+	Logger *slog.Logger
+	// Metrics takes the gateway's metrics; nil means none are kept.
+	Metrics prometheus.Registerer
+	// MaxBody bounds an HTTP request's body in bytes; 0 means 256 MiB, negative none.
+	MaxBody int64
+	// MaxMessage bounds a gRPC message in bytes, each way; 0 means 256 MiB.
+	MaxMessage int
+	Timeouts   Timeouts
+	// TrustForwarded keeps the Forwarded and X-Forwarded fields that clients send and adds
+	// to them. By default they are replaced.
+	TrustForwarded bool
+	// Upstream bounds the connections to engines.
+	Upstream upstream.Config
+	// Version is told in server metadata; empty means "dev".
+	Version string
+}
+
+// Timeouts bound the parts of an exchange. Zero fields mean the default given.
+type Timeouts struct {
+	// Response is the wait for an engine's response head, where the service sets none; 60 s,
+	// as in KServe's routes.
+	Response time.Duration
+	// Idle is the wait for more of a response that has begun; 5 min.
+	Idle time.Duration
+	// Body is the wait for more of a client's body; 60 s.
+	Body time.Duration
+	// Head is the time that a client has to send a request's head; 10 s.
+	Head time.Duration
+	// KeepAlive is how long a client's connection may be unused; 2 min.
+	KeepAlive time.Duration
+	// Drain is how long requests may go on after Run's context has ended; 30 s.
+	Drain time.Duration
+}
+
+func (t Timeouts) withDefaults() Timeouts {
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{
+		{&t.Response, 60 * time.Second},
+		{&t.Idle, 5 * time.Minute},
+		{&t.Body, 60 * time.Second},
+		{&t.Head, 10 * time.Second},
+		{&t.KeepAlive, 2 * time.Minute},
+		{&t.Drain, 30 * time.Second},
+	} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	return t
+}
+
+const (
+	defaultMaxBody    = 256 << 20
+	defaultMaxMessage = 256 << 20
+	// maxHeaderBytes bounds a request's head. net/http reads 4 KiB more than it is told.
+	maxHeaderBytes = 64 << 10
+)
+
+func (c Config) validated() (Config, error) {
+	switch {
+	case c.HTTP == nil:
+		return c, fmt.Errorf("gateway: %w: no HTTP listener", errdef.ErrInvalid)
+	case c.Table == nil:
+		return c, fmt.Errorf("gateway: %w: no table", errdef.ErrInvalid)
+	case c.TLS == nil && (c.HTTPS != nil || c.GRPCS != nil):
+		return c, fmt.Errorf("gateway: %w: a TLS listener without a TLS configuration", errdef.ErrInvalid)
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.MaxBody == 0 {
+		c.MaxBody = defaultMaxBody
+	}
+	if c.MaxMessage == 0 {
+		c.MaxMessage = defaultMaxMessage
+	}
+	if c.Version == "" {
+		c.Version = "dev"
+	}
+	c.Timeouts = c.Timeouts.withDefaults()
+	return c, nil
+}
+
+// errClientGone is the cause given to what is ended because nobody waits for it.
+var errClientGone = errors.New("the client is gone")

@@ -1,0 +1,140 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/gateway/upstream"
+)
+
+// edge is how one kind of error looks from outside.
+type edge struct {
+	kind   error
+	status int
+	code   codes.Code
+	// openAI is the error type in OpenAI's shape.
+	openAI string
+}
+
+// edges is the one mapping of kinds to HTTP and gRPC.
+var edges = []edge{
+	{errdef.ErrInvalid, http.StatusBadRequest, codes.InvalidArgument, "invalid_request_error"},
+	{errdef.ErrNotFound, http.StatusNotFound, codes.NotFound, "invalid_request_error"},
+	{errdef.ErrConflict, http.StatusConflict, codes.FailedPrecondition, "invalid_request_error"},
+	{errdef.ErrUnauthenticated, http.StatusUnauthorized, codes.Unauthenticated, "authentication_error"},
+	{errdef.ErrDenied, http.StatusForbidden, codes.PermissionDenied, "permission_error"},
+	{errdef.ErrTooLarge, http.StatusRequestEntityTooLarge, codes.ResourceExhausted, "invalid_request_error"},
+	{errdef.ErrOverloaded, http.StatusServiceUnavailable, codes.ResourceExhausted, "server_error"},
+	{errdef.ErrUnavailable, http.StatusServiceUnavailable, codes.Unavailable, "server_error"},
+	{errdef.ErrTimeout, http.StatusGatewayTimeout, codes.DeadlineExceeded, "server_error"},
+	{errdef.ErrUnsupported, http.StatusNotImplemented, codes.Unimplemented, "invalid_request_error"},
+	{errdef.ErrUnverified, http.StatusForbidden, codes.PermissionDenied, "permission_error"},
+	{errdef.ErrNoSpace, http.StatusInsufficientStorage, codes.ResourceExhausted, "server_error"},
+	{errdef.ErrInternal, http.StatusInternalServerError, codes.Internal, "server_error"},
+}
+
+// edgeOf maps any error. What broke on the engine's side and has no kind of its own is a bad
+// gateway over HTTP, and unavailable over gRPC: the call may be tried again.
+func edgeOf(err error) edge {
+	kind := errdef.KindOf(err)
+	for _, e := range edges {
+		if e.kind == kind {
+			var up *upstream.Error
+			if kind == errdef.ErrInternal && errors.As(err, &up) {
+				e.status, e.code = http.StatusBadGateway, codes.Unavailable
+			}
+			return e
+		}
+	}
+	panic("BUG: kind " + kind.Error() + " has no edge")
+}
+
+// statusOf gives an error as a gRPC status; a status that came from an engine stays as it is.
+func statusOf(err error) error {
+	if err == nil {
+		return nil
+	}
+	if s, ok := status.FromError(err); ok {
+		return s.Err()
+	}
+	if errors.Is(err, context.Canceled) {
+		return status.Error(codes.Canceled, errClientGone.Error())
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return status.Error(codes.DeadlineExceeded, "the call's deadline passed")
+	}
+	return status.Error(edgeOf(err).code, err.Error())
+}
+
+// retryAfterSeconds is told with each 503: replicas start within seconds.
+const retryAfterSeconds = 2
+
+// writeError answers with an error in the shape of the protocol that path belongs to. It
+// sets no header that identifies the response; those are set before.
+func writeError(w http.ResponseWriter, path string, err error) int {
+	e := edgeOf(err)
+	h := w.Header()
+	h.Del("Content-Length")
+	h.Del("Content-Encoding")
+	h.Del("Trailer")
+	h["Content-Type"] = []string{"application/json"}
+	if e.status == http.StatusServiceUnavailable {
+		h["Retry-After"] = []string{strconv.Itoa(retryAfterSeconds)}
+	}
+	if e.status == http.StatusRequestEntityTooLarge {
+		h["Connection"] = []string{"close"}
+	}
+	body := errorBody(path, e, err.Error())
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	w.WriteHeader(e.status)
+	_, _ = w.Write(body)
+	return e.status
+}
+
+func errorBody(path string, e edge, message string) []byte {
+	var v any = struct {
+		Error string `json:"error"`
+	}{message}
+	if openAIPath(path) {
+		type inner struct {
+			Message string  `json:"message"`
+			Type    string  `json:"type"`
+			Param   *string `json:"param"`
+			Code    *string `json:"code"`
+		}
+		v = struct {
+			Error inner `json:"error"`
+		}{inner{Message: message, Type: e.openAI}}
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic("BUG: an error message can't be encoded: " + err.Error())
+	}
+	return append(b, '\n')
+}
+
+// openAIPath reports paths of the OpenAI API, whose clients expect an error object.
+func openAIPath(path string) bool {
+	path, ok := strings.CutPrefix(path, "/openai")
+	rest, v1 := strings.CutPrefix(path, "/v1/")
+	if !v1 {
+		return false
+	}
+	if ok {
+		return true
+	}
+	first, _, _ := strings.Cut(rest, "/")
+	switch first {
+	case "chat", "completions", "embeddings", "responses", "rerank", "images", "audio", "moderations":
+		return true
+	}
+	return false
+}

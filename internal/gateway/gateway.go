@@ -1,0 +1,174 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"stationmaster.dev/stationmaster/internal/gateway/upstream"
+)
+
+// Gateway serves requests by the latest table. It is safe for concurrent use.
+type Gateway struct {
+	cfg     Config
+	log     *slog.Logger
+	pool    *upstream.Pool
+	metrics *metrics
+	grpc    *grpc.Server
+	// grpcOnHTTP serves the calls that come to the HTTP ports. It is apart because a server
+	// with such calls can't drain.
+	grpcOnHTTP *grpc.Server
+	dialer     *grpcPool
+
+	current  atomic.Pointer[view]
+	building sync.Mutex
+
+	// tunnels are upgraded connections, which outlive their handlers' servers.
+	tunnels tunnels
+	// relays send the messages of client streams.
+	relays sync.WaitGroup
+}
+
+// New checks the configuration and makes a gateway. It starts nothing.
+func New(cfg Config) (*Gateway, error) {
+	cfg, err := cfg.validated()
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{cfg: cfg, log: cfg.Logger, pool: upstream.NewPool(cfg.Upstream)}
+	if g.metrics, err = newMetrics(cfg.Metrics); err != nil {
+		return nil, err
+	}
+	g.dialer = newGRPCPool(cfg.MaxMessage)
+	g.grpc, g.grpcOnHTTP = g.newGRPCServer(), g.newGRPCServer()
+	return g, nil
+}
+
+// Addrs are where a gateway listens; empty strings stand for listeners that it lacks.
+type Addrs struct{ HTTP, HTTPS, GRPC, GRPCS string }
+
+// Addrs returns the listeners' addresses, also before Run.
+func (g *Gateway) Addrs() Addrs {
+	of := func(l net.Listener) string {
+		if l == nil {
+			return ""
+		}
+		return l.Addr().String()
+	}
+	return Addrs{of(g.cfg.HTTP), of(g.cfg.HTTPS), of(g.cfg.GRPC), of(g.cfg.GRPCS)}
+}
+
+// Run serves until ctx ends, then takes no more connections and waits for what is under way,
+// at most Timeouts.Drain. It returns nil after a drain, complete or not, and the error of a
+// listener that failed. All that it started has ended when it returns.
+func (g *Gateway) Run(ctx context.Context) error {
+	server := g.newHTTPServer()
+	group, ctx := errgroup.WithContext(ctx)
+	serve := func(what string, l net.Listener, f func(net.Listener) error) {
+		if l == nil {
+			return
+		}
+		group.Go(func() error {
+			err := f(l)
+			if errors.Is(err, http.ErrServerClosed) || errors.Is(err, grpc.ErrServerStopped) || err == nil {
+				return nil
+			}
+			return fmt.Errorf("gateway: serve %s on %s: %w", what, l.Addr(), err)
+		})
+	}
+	serve("HTTP", shape(g.cfg.HTTP), server.Serve)
+	if g.cfg.HTTPS != nil {
+		serve("HTTPS", g.tlsListener(g.cfg.HTTPS, "h2", "http/1.1"), server.Serve)
+	}
+	serve("gRPC", g.cfg.GRPC, g.grpc.Serve)
+	if g.cfg.GRPCS != nil {
+		serve("gRPC", g.tlsListener(g.cfg.GRPCS, "h2"), g.grpc.Serve)
+	}
+	group.Go(func() error { return g.housekeep(ctx) })
+	group.Go(func() error {
+		<-ctx.Done()
+		g.drain(context.WithoutCancel(ctx), server)
+		return nil
+	})
+	return group.Wait()
+}
+
+func (g *Gateway) tlsListener(l net.Listener, protocols ...string) net.Listener {
+	cfg := g.cfg.TLS.Clone()
+	cfg.NextProtos = protocols
+	if cfg.MinVersion == 0 {
+		cfg.MinVersion = tls.VersionTLS12
+	}
+	return tls.NewListener(l, cfg)
+}
+
+func (g *Gateway) newHTTPServer() *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler:           http.HandlerFunc(g.serveHTTP),
+		ReadHeaderTimeout: g.cfg.Timeouts.Head,
+		IdleTimeout:       g.cfg.Timeouts.KeepAlive,
+		MaxHeaderBytes:    maxHeaderBytes,
+		Protocols:         protocols,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          1000,
+			MaxReceiveBufferPerConnection: 4 << 20,
+			MaxReceiveBufferPerStream:     1 << 20,
+			SendPingTimeout:               30 * time.Second,
+		},
+		ErrorLog: slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
+	}
+}
+
+// drain stops the servers within the time for it.
+func (g *Gateway) drain(ctx context.Context, server *http.Server) {
+	ctx, cancel := context.WithTimeout(ctx, g.cfg.Timeouts.Drain)
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if server.Shutdown(ctx) != nil {
+			_ = server.Close()
+		}
+		g.grpcOnHTTP.Stop()
+	})
+	wg.Go(func() {
+		stop := context.AfterFunc(ctx, g.grpc.Stop)
+		g.grpc.GracefulStop()
+		stop()
+	})
+	wg.Go(func() { g.tunnels.drain(ctx) })
+	wg.Wait()
+	g.relays.Wait()
+	g.pool.Close()
+	g.dialer.close()
+}
+
+// housekeep follows the table and drops connections that nobody will use.
+func (g *Gateway) housekeep(ctx context.Context) error {
+	ticker := time.NewTicker(10 * time.Second)
+	defer ticker.Stop()
+	for {
+		_, changed := g.cfg.Table.Watch()
+		g.view()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case now := <-ticker.C:
+			g.pool.Sweep(now)
+		}
+	}
+}

@@ -1,0 +1,342 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/route"
+	"stationmaster.dev/stationmaster/internal/spec"
+)
+
+// ServiceHeader names a service ("namespace/name") where neither host nor path can: an HTTP
+// field, and gRPC metadata under the same name in lower case.
+const ServiceHeader = "Stationmaster-Service"
+
+// exchange is one HTTP request on its way.
+type exchange struct {
+	g     *Gateway
+	w     http.ResponseWriter
+	r     *http.Request
+	view  *view
+	id    string
+	start time.Time
+	// path and query are as they came; query keeps its question mark.
+	path  string
+	query string
+	match route.Match
+	// target is nil until a revision was chosen.
+	target *target
+	metric *targetMetrics
+	began  bool
+	// status is what was sent, or what stands for it in metrics.
+	status int
+	// started says that the response's head went out.
+	started bool
+}
+
+// serveHTTP answers every request on the HTTP ports.
+func (g *Gateway) serveHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+		g.grpcOnHTTP.ServeHTTP(w, r)
+		return
+	}
+	x := &exchange{g: g, w: w, r: r, view: g.view(), start: time.Now(), metric: g.metrics.gateway}
+	defer x.finish()
+	x.id = requestID(r.Header["X-Request-Id"])
+	raw := r.RequestURI
+	if raw == "" || raw[0] != '/' {
+		raw = r.URL.RequestURI()
+	}
+	x.path = raw
+	if i := strings.IndexByte(raw, '?'); i >= 0 {
+		x.path, x.query = raw[:i], raw[i:]
+	}
+	x.serve()
+}
+
+// finish counts and logs the request, whatever became of it.
+func (x *exchange) finish() {
+	p := recover()
+	if p != nil && p != http.ErrAbortHandler { //nolint:errorlint // a recovered value is compared as net/http does
+		x.g.log.LogAttrs(x.r.Context(), slog.LevelError, "request handler panicked",
+			slog.String("request_id", x.id), slog.Any("err", p), slog.String("stack", string(debug.Stack())))
+		if !x.started {
+			x.fail(errdef.New(errdef.ErrInternal, "the gateway failed in its own work; its log tells more under this request's id"))
+			p = nil
+		} else {
+			p = http.ErrAbortHandler
+		}
+	}
+	took := time.Since(x.start)
+	x.metric.end(x.protocol(), x.status, took, x.began)
+	if x.g.log.Enabled(x.r.Context(), slog.LevelDebug) {
+		x.log(took)
+	}
+	if p != nil {
+		panic(p)
+	}
+}
+
+func (x *exchange) protocol() protocol {
+	switch x.match.Call.Protocol {
+	case spec.V1:
+		return protoV1
+	case spec.V2:
+		return protoV2
+	}
+	return protoHTTP
+}
+
+func (x *exchange) log(took time.Duration) {
+	attrs := []slog.Attr{
+		slog.String("request_id", x.id),
+		slog.String("method", x.r.Method),
+		slog.String("path", x.path),
+		slog.Int("status", x.status),
+		slog.Duration("took", took),
+	}
+	if x.match.Service != nil {
+		attrs = append(attrs, slog.String("service", x.match.Service.Key.String()))
+	}
+	if x.target != nil {
+		attrs = append(attrs, slog.String("revision", x.target.Revision))
+	}
+	x.g.log.LogAttrs(x.r.Context(), slog.LevelDebug, "request", attrs...)
+}
+
+// identify sets the headers that each response carries.
+func (x *exchange) identify() {
+	h := x.w.Header()
+	h["X-Request-Id"] = []string{x.id}
+	if x.target == nil {
+		return
+	}
+	delete(h, "X-Stationmaster-Revision")
+	delete(h, "X-Model-Digest")
+	if x.target.revision != nil {
+		h["X-Stationmaster-Revision"] = x.target.revision
+	}
+	if x.target.digest != nil {
+		h["X-Model-Digest"] = x.target.digest
+	}
+}
+
+// fail answers with an error, unless the client is gone or has part of a response; then the
+// connection is cut, so that the client sees that the response isn't whole.
+func (x *exchange) fail(err error) {
+	if errors.Is(err, context.Canceled) || (x.r.Context().Err() != nil && !errors.Is(err, errdef.ErrTimeout)) {
+		x.status = statusClientGone
+		panic(http.ErrAbortHandler)
+	}
+	if x.started {
+		panic(http.ErrAbortHandler)
+	}
+	clear(x.w.Header())
+	x.identify()
+	x.started = true
+	path := x.path
+	if x.match.Path != "" {
+		path = x.match.Path
+	}
+	x.status = writeError(x.w, path, err)
+}
+
+// bodyError says what is wrong with a client's body.
+func bodyError(err error) error {
+	switch {
+	case errors.Is(err, errdef.ErrTooLarge), errors.Is(err, errdef.ErrInvalid):
+		return err
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return &clientSlow{err}
+	}
+	return fmt.Errorf("%w: the request body ended before its announced length: %w", errdef.ErrInvalid, err)
+}
+
+// clientSlow is a body that stopped coming.
+type clientSlow struct{ err error }
+
+func (e *clientSlow) Error() string { return "the rest of the request body didn't come in time" }
+
+func (e *clientSlow) Unwrap() error { return errdef.ErrInvalid }
+
+func (x *exchange) serve() {
+	if x.view.table == nil {
+		x.fail(errdef.New(errdef.ErrUnavailable, "the gateway has no routes yet: try again in a moment"))
+		return
+	}
+	if x.r.Method == http.MethodConnect {
+		x.fail(errdef.New(errdef.ErrUnsupported, "CONNECT isn't served here: send the request itself"))
+		return
+	}
+	var err error
+	if key := x.r.Header[ServiceHeader]; len(key) == 1 {
+		x.match, err = byKey(x.view.table, key[0], x.path)
+	} else {
+		x.match, err = x.view.table.Match(x.r.Host, x.path)
+	}
+	if err != nil {
+		x.fail(err)
+		return
+	}
+	if x.match.Service == nil {
+		x.serveBare()
+		return
+	}
+	if max := x.g.cfg.MaxBody; max > 0 && x.r.ContentLength > max {
+		x.fail(tooLarge(max))
+		return
+	}
+	t, e := x.match.Backend.Pick(rand.Uint64(), x.view.load)
+	if t == nil {
+		x.fail(notReady(x.match))
+		return
+	}
+	x.choose(t)
+	x.began = true
+	x.metric.begin()
+	x.forward(e)
+}
+
+// choose takes a revision for the request.
+func (x *exchange) choose(t *route.Target) {
+	x.target = x.view.targets[t]
+	if x.began {
+		x.metric.inflight.Dec()
+		x.target.metrics.begin()
+	}
+	x.metric = x.target.metrics
+}
+
+// forward passes the request on in the way that the engine understands.
+func (x *exchange) forward(e *route.Endpoint) {
+	call := x.match.Call
+	t := x.target
+	v2 := call.Protocol == spec.V2 && call.Op != route.Other
+	switch {
+	case v2 && len(t.Protocols) > 0 && !t.speaks(spec.V2):
+		switch {
+		case call.Op.Server():
+			x.serveBare()
+		case t.speaks(spec.GRPCV2) && e.GRPC != "":
+			x.convertToGRPC(e)
+		default:
+			x.fail(errdef.New(errdef.ErrUnsupported, fmt.Sprintf(
+				"revision %s of %s speaks %s only, not the Open Inference Protocol (v2): use its protocol's paths%s",
+				t.Revision, t.service, joinProtocols(t.Protocols), hintV1(t, x.match.Service))))
+		}
+	case e.HTTP == "" && v2 && e.GRPC != "":
+		x.convertToGRPC(e)
+	case e.HTTP == "":
+		x.fail(errdef.New(errdef.ErrUnsupported, fmt.Sprintf(
+			"the engine of %s answers only over gRPC: use a gRPC client, or the paths of the Open Inference Protocol below /v2/models/%s",
+			t.service, x.match.Service.Key.Name)))
+	default:
+		x.passHTTP(e)
+	}
+}
+
+func (t *target) speaks(p spec.Protocol) bool {
+	for _, q := range t.Protocols {
+		if q == p {
+			return true
+		}
+	}
+	return false
+}
+
+func hintV1(t *target, s *route.Service) string {
+	if !t.speaks(spec.V1) {
+		return ""
+	}
+	return ", as in POST /v1/models/" + s.Key.Name + ":predict"
+}
+
+func joinProtocols(ps []spec.Protocol) string {
+	words := make([]string, len(ps))
+	for i, p := range ps {
+		words[i] = string(p)
+	}
+	return strings.Join(words, " and ")
+}
+
+// engineModel returns the name that the engine knows the call's model by, and whether the
+// request has to be rewritten for it.
+func engineModel(m *route.Match, t *route.Target) (string, bool) {
+	name := m.Call.Model
+	if name == "" || t.ModelName == "" || name == t.ModelName {
+		return name, false
+	}
+	if name == m.Service.Key.Name {
+		return t.ModelName, true
+	}
+	for _, n := range m.Service.BareNames {
+		if n == name {
+			return t.ModelName, true
+		}
+	}
+	return name, false
+}
+
+func byKey(table *route.Table, key, path string) (route.Match, error) {
+	namespace, name, ok := strings.Cut(key, "/")
+	if !ok {
+		return route.Match{}, errdef.New(errdef.ErrInvalid, ServiceHeader+" must read namespace/name")
+	}
+	m, ok := table.Named(spec.ServiceKey{Namespace: namespace, Name: name}, path)
+	if !ok {
+		return route.Match{}, errdef.New(errdef.ErrNotFound, fmt.Sprintf(
+			"no service %.100q, which %s asks for", key, ServiceHeader))
+	}
+	return m, nil
+}
+
+func tooLarge(limit int64) error {
+	return errdef.New(errdef.ErrTooLarge, fmt.Sprintf(
+		"the request body is larger than this gateway's limit of %d bytes: send less at once, or have the limit raised", limit))
+}
+
+func notReady(m route.Match) error {
+	why := m.Backend.NotReady
+	if why == "" {
+		why = "no replica is ready"
+	}
+	return errdef.New(errdef.ErrUnavailable, fmt.Sprintf("the %s of %s can't answer now: %s", m.Component, m.Service.Key, why))
+}
+
+// limitedBody cuts a body of unknown length at the gateway's limit, and bounds each wait for
+// more of it.
+type limitedBody struct {
+	r     io.Reader
+	left  int64 // negative means no limit
+	limit int64
+	rc    *http.ResponseController
+	wait  time.Duration
+	until time.Time
+}
+
+func (b *limitedBody) Read(p []byte) (int, error) {
+	if now := time.Now(); b.until.Sub(now) < b.wait/2 {
+		b.until = now.Add(b.wait)
+		_ = b.rc.SetReadDeadline(b.until)
+	}
+	n, err := b.r.Read(p)
+	if b.left >= 0 {
+		if b.left -= int64(n); b.left < 0 {
+			return 0, tooLarge(b.limit)
+		}
+	}
+	if err != nil {
+		_ = b.rc.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}

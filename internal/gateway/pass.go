@@ -1,0 +1,301 @@
+package gateway
+
+import (
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/textproto"
+	"strings"
+	"time"
+
+	"stationmaster.dev/stationmaster/internal/gateway/upstream"
+	"stationmaster.dev/stationmaster/internal/route"
+)
+
+// passHTTP sends the request to an engine over HTTP and its response back, neither changed
+// but for the path and the headers that concern connections.
+func (x *exchange) passHTTP(e *route.Endpoint) {
+	r := x.r
+	req := upstream.Request{
+		Method:        r.Method,
+		Target:        x.targetPath(),
+		Host:          r.Host,
+		Header:        r.Header,
+		Drop:          x.g.dropped,
+		ContentLength: r.ContentLength,
+		HeaderTimeout: x.timeout(),
+		IdleTimeout:   x.g.cfg.Timeouts.Idle,
+	}
+	var fields [6]upstream.Field
+	req.Set = x.forwardedFields(fields[:0])
+	if r.ProtoMajor == 1 && len(r.Header["Upgrade"]) > 0 && connectionUpgrade(r.Header) {
+		req.Upgrade = strings.Join(r.Header["Upgrade"], ", ")
+	}
+	defer req.Release()
+	if err := x.attachBody(&req); err != nil {
+		x.fail(err)
+		return
+	}
+	resp, err := x.roundTrip(&req, e)
+	if err != nil {
+		x.fail(err)
+		return
+	}
+	if resp.Status == http.StatusSwitchingProtocols {
+		x.switchProtocol(resp)
+		return
+	}
+	x.reply(resp)
+}
+
+// targetPath is the path and query for the engine that was chosen.
+func (x *exchange) targetPath() string {
+	path := x.match.Path
+	if name, rewrite := engineModel(&x.match, x.target.Target); rewrite {
+		path = x.match.Call.Renamed(path, name)
+	}
+	if x.query == "" {
+		return path
+	}
+	return path + x.query
+}
+
+func (x *exchange) timeout() time.Duration {
+	if d := x.match.Service.Timeout; d > 0 {
+		return d
+	}
+	return x.g.cfg.Timeouts.Response
+}
+
+// attachBody sets the request's body. A small one of known length is read here, before an
+// engine's connection is taken, so that a slow client holds none.
+func (x *exchange) attachBody(req *upstream.Request) error {
+	if req.ContentLength == 0 {
+		return nil
+	}
+	rc := http.NewResponseController(x.w)
+	wait := x.g.cfg.Timeouts.Body
+	if req.ContentLength > 0 && req.ContentLength <= upstream.WholeBody {
+		req.Body = x.r.Body
+		_ = rc.SetReadDeadline(time.Now().Add(wait))
+		err := req.Prepare()
+		_ = rc.SetReadDeadline(time.Time{})
+		return x.clientError(err)
+	}
+	if x.r.ProtoMajor == 1 {
+		// The response may begin before the body has ended.
+		_ = rc.EnableFullDuplex()
+	}
+	limit := x.g.cfg.MaxBody
+	if limit <= 0 {
+		limit = -1
+	}
+	req.Body = &limitedBody{r: x.r.Body, left: limit, limit: limit, rc: rc, wait: wait}
+	req.Trailer = x.r.Trailer
+	req.AbortBody = func() { _ = rc.SetReadDeadline(time.Unix(1, 0)) }
+	return nil
+}
+
+// clientError tells apart what the client's body did wrong.
+func (x *exchange) clientError(err error) error {
+	var body *upstream.BodyError
+	if errors.As(err, &body) {
+		return bodyError(body.Err)
+	}
+	return err
+}
+
+// roundTrip sends the request, and once more to another replica where the first can't be
+// reached. Response header fields are added to the client's response.
+func (x *exchange) roundTrip(req *upstream.Request, e *route.Endpoint) (*upstream.Response, error) {
+	ctx := x.r.Context()
+	if err := req.Prepare(); err != nil {
+		return nil, x.clientError(err)
+	}
+	into := x.w.Header()
+	resp, err := x.view.endpoints[e].http.RoundTrip(ctx, req, into)
+	if err == nil {
+		return resp, nil
+	}
+	x.upstreamFailed(err)
+	if unreached(err) && ctx.Err() == nil && req.Repeatable() {
+		t, other := x.match.Backend.PickExcept(rand.Uint64(), x.view.load, e)
+		if other != nil && other.HTTP != "" {
+			clear(into)
+			if t != x.target.Target {
+				x.choose(t)
+				if !req.Retarget(x.targetPath(), req.Set) {
+					return nil, err
+				}
+			}
+			if resp, err = x.view.endpoints[other].http.RoundTrip(ctx, req, into); err == nil {
+				return resp, nil
+			}
+			x.upstreamFailed(err)
+		}
+	}
+	return nil, x.clientError(err)
+}
+
+func (x *exchange) upstreamFailed(err error) {
+	var up *upstream.Error
+	if errors.As(err, &up) {
+		x.metric.upstreamError(string(up.Stage))
+	}
+}
+
+// unreached reports that nothing of the request left the gateway.
+func unreached(err error) bool {
+	var up *upstream.Error
+	return errors.As(err, &up) && (up.Stage == upstream.StageDial || up.Stage == upstream.StageLimit)
+}
+
+// reply copies an engine's response to the client.
+func (x *exchange) reply(resp *upstream.Response) {
+	h := x.w.Header()
+	x.identify()
+	if _, ok := h["Content-Type"]; !ok {
+		h["Content-Type"] = nil // keeps net/http from guessing one
+	}
+	for _, name := range resp.Announced {
+		h["Trailer"] = append(h["Trailer"], name)
+	}
+	x.status = resp.Status
+	var piece []byte
+	var err error
+	if resp.ContentLength >= 0 || resp.Ready() {
+		// An engine that dies here can still be answered for.
+		if piece, err = resp.Next(); err != nil && !errors.Is(err, io.EOF) {
+			x.closeResponse(resp)
+			x.upstreamFailed(err)
+			x.fail(err)
+			return
+		}
+	}
+	x.started = true
+	x.w.WriteHeader(resp.Status)
+	flusher, _ := x.w.(http.Flusher)
+	if piece == nil && err == nil && flusher != nil {
+		flusher.Flush()
+	}
+	for err == nil {
+		if len(piece) > 0 {
+			if _, werr := x.w.Write(piece); werr != nil {
+				x.closeResponse(resp)
+				x.status = statusClientGone
+				panic(http.ErrAbortHandler)
+			}
+			if flusher != nil && !resp.Ready() && !resp.Ended() && (resp.ContentLength < 0 || len(piece) < trickle) {
+				flusher.Flush()
+			}
+		}
+		piece, err = resp.Next()
+	}
+	if !errors.Is(err, io.EOF) {
+		x.closeResponse(resp)
+		if x.r.Context().Err() != nil {
+			x.status = statusClientGone
+		} else {
+			x.upstreamFailed(err)
+			x.status = http.StatusBadGateway
+		}
+		panic(http.ErrAbortHandler)
+	}
+	if len(resp.Trailer) > 0 {
+		x.trailers(resp, flusher)
+	}
+	x.closeResponse(resp)
+}
+
+// trickle is the size of a piece below which a counted response counts as a slow one, whose
+// pieces are passed on at once.
+const trickle = 4 << 10
+
+func (x *exchange) trailers(resp *upstream.Response, flusher http.Flusher) {
+	h := x.w.Header()
+	if flusher != nil {
+		flusher.Flush() // a response with trailers must be chunked
+	}
+	for name, values := range resp.Trailer {
+		announced := false
+		for _, a := range resp.Announced {
+			announced = announced || a == name
+		}
+		if !announced {
+			name = http.TrailerPrefix + name
+		}
+		h[name] = values
+	}
+}
+
+// closeResponse ends the exchange with the engine. A body that broke off while the response
+// went out can't be answered for any more: the engine has judged it already.
+func (x *exchange) closeResponse(resp *upstream.Response) { _ = resp.Close() }
+
+func (x *exchange) switchProtocol(resp *upstream.Response) {
+	x.identify()
+	x.status = resp.Status
+	x.started = true
+	err := x.g.tunnel(x.w, resp)
+	x.closeResponse(resp)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func connectionUpgrade(h http.Header) bool {
+	for _, v := range h["Connection"] {
+		for token := range strings.SplitSeq(v, ",") {
+			if strings.EqualFold(textproto.TrimString(token), "upgrade") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// dropped reports the client's fields that engines must not believe.
+func (g *Gateway) dropped(name string) bool {
+	switch name {
+	case ServiceHeader, "X-Stationmaster-Revision", "X-Model-Digest":
+		return true
+	case "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port",
+		"X-Forwarded-Server", "X-Forwarded-Prefix", "X-Real-Ip":
+		return !g.cfg.TrustForwarded
+	}
+	return false
+}
+
+// forwardedFields says to the engine who asks, by which name, and for which service.
+func (x *exchange) forwardedFields(f []upstream.Field) []upstream.Field {
+	r := x.r
+	peer := r.RemoteAddr
+	if i := strings.LastIndexByte(peer, ':'); i > 0 {
+		peer = strings.TrimSuffix(strings.TrimPrefix(peer[:i], "["), "]")
+	}
+	host, proto := r.Host, "http"
+	if r.TLS != nil {
+		proto = "https"
+	}
+	if x.g.cfg.TrustForwarded {
+		if prior := r.Header["X-Forwarded-For"]; len(prior) > 0 {
+			peer = strings.Join(prior, ", ") + ", " + peer
+		}
+		if v := r.Header.Get("X-Forwarded-Host"); v != "" {
+			host = v
+		}
+		if v := r.Header.Get("X-Forwarded-Proto"); v != "" {
+			proto = v
+		}
+	}
+	return append(f,
+		upstream.Field{Name: "X-Request-Id", Value: x.id},
+		upstream.Field{Name: "X-Forwarded-For", Value: peer},
+		upstream.Field{Name: "X-Forwarded-Host", Value: host},
+		upstream.Field{Name: "X-Forwarded-Proto", Value: proto},
+		// As KServe's HTTPRoutes set them.
+		upstream.Field{Name: "Kserve-Isvc-Name", Value: x.match.Service.Key.Name},
+		upstream.Field{Name: "Kserve-Isvc-Namespace", Value: x.match.Service.Key.Namespace},
+	)
+}

@@ -1,0 +1,259 @@
+package upstream
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// readSize is a connection's own buffer; heads beyond it get a larger one for their time.
+const readSize = 8 << 10
+
+// conn is one connection; one exchange uses it at a time.
+type conn struct {
+	host *Host
+	nc   net.Conn
+	raw  syscall.RawConn // nil when nc isn't a socket
+	// buf[r:w] was read from nc and not yet used.
+	buf   []byte
+	small []byte
+	r, w  int
+	used  bool
+	// received says that a byte of the current response came.
+	received  bool
+	idleSince time.Time
+	deadline  time.Time
+	aborted   atomic.Bool
+	closed    atomic.Bool
+
+	abortFn  func()
+	peekFn   func(fd uintptr) bool
+	peekByte [1]byte
+	peekErr  error
+	peekN    int
+	resp     Response
+}
+
+func newConn(h *Host, nc net.Conn) *conn {
+	c := &conn{host: h, nc: nc, small: make([]byte, readSize)}
+	c.buf = c.small
+	c.abortFn = c.abort
+	if sc, ok := nc.(syscall.Conn); ok {
+		if raw, err := sc.SyscallConn(); err == nil {
+			c.raw = raw
+			c.peekFn = c.peek
+		}
+	}
+	return c
+}
+
+func (c *conn) peek(fd uintptr) bool {
+	c.peekN, _, c.peekErr = syscall.Recvfrom(int(fd), c.peekByte[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+	return true
+}
+
+// stale reports whether the engine closed an idle connection, or sent something unasked.
+func (c *conn) stale() bool {
+	if c.r != c.w {
+		return true
+	}
+	if c.raw == nil {
+		return false
+	}
+	if err := c.raw.Read(c.peekFn); err != nil {
+		return true
+	}
+	return c.peekErr != syscall.EAGAIN && c.peekErr != syscall.EINTR
+}
+
+func (c *conn) close() {
+	if c.closed.CompareAndSwap(false, true) {
+		c.host.open.Add(-1)
+		_ = c.nc.Close()
+	}
+}
+
+// abort makes pending and coming reads and writes fail. It may be called from any goroutine.
+func (c *conn) abort() {
+	c.aborted.Store(true)
+	_ = c.nc.SetDeadline(time.Unix(1, 0))
+}
+
+// setDeadline bounds reads and writes. Calls that move it by little do nothing.
+func (c *conn) setDeadline(t time.Time) error {
+	if err := c.nc.SetDeadline(t); err != nil {
+		return err
+	}
+	c.deadline = t
+	if c.aborted.Load() {
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+// extend makes sure that a wait of d from now on is possible, and of little more.
+func (c *conn) extend(d time.Duration) error {
+	if c.aborted.Load() {
+		return os.ErrDeadlineExceeded
+	}
+	want := time.Now().Add(d)
+	if diff := want.Sub(c.deadline); diff >= 0 && diff < d/16 {
+		return nil
+	}
+	if err := c.nc.SetReadDeadline(want); err != nil {
+		return err
+	}
+	c.deadline = want
+	if c.aborted.Load() {
+		_ = c.nc.SetDeadline(time.Unix(1, 0))
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+func (c *conn) write(b []byte, timeout time.Duration) error {
+	if timeout > 0 {
+		if err := c.nc.SetWriteDeadline(time.Now().Add(timeout)); err != nil {
+			return err
+		}
+		if c.aborted.Load() {
+			return os.ErrDeadlineExceeded
+		}
+	}
+	_, err := c.nc.Write(b)
+	return err
+}
+
+// fill reads once into the buffer, which has room.
+func (c *conn) fill() error {
+	if c.r == c.w {
+		c.r, c.w = 0, 0
+	} else if c.w == len(c.buf) {
+		copy(c.buf, c.buf[c.r:c.w])
+		c.w -= c.r
+		c.r = 0
+	}
+	n, err := c.nc.Read(c.buf[c.w:])
+	if n > 0 {
+		c.received = true
+		c.w += n
+		return nil
+	}
+	if err == nil {
+		err = io.ErrNoProgress
+	}
+	return err
+}
+
+// grow doubles the buffer, up to limit; it reports false when the buffer is that large.
+func (c *conn) grow(limit int) bool {
+	if len(c.buf) >= limit {
+		return false
+	}
+	bigger := make([]byte, min(2*len(c.buf), limit))
+	c.w = copy(bigger, c.buf[c.r:c.w])
+	c.r = 0
+	c.buf = bigger
+	return true
+}
+
+// RoundTrip sends a request and returns the response once its head is there; header fields
+// are added to into. It blocks at most for the request's time-outs, and no longer than ctx.
+//
+// A request is sent again, once and on a new connection to the same address, where the
+// engine turned out to have closed a kept connection: only when no byte of a response came
+// and the body can be repeated. Errors are *Error for the engine's side, *BodyError for the
+// client's body, ctx's error when ctx ended, and ErrInvalid for a bad target. After an error
+// the request may be sent to another host if it is Repeatable; otherwise the caller must
+// Close the response and not use it afterwards.
+func (h *Host) RoundTrip(ctx context.Context, req *Request, into http.Header) (*Response, error) {
+	if err := req.Prepare(); err != nil {
+		return nil, err
+	}
+	h.inflight.Add(1)
+	now := time.Now()
+	deadline := now.Add(req.HeaderTimeout)
+	c := h.take(now, deadline)
+	for {
+		if c == nil {
+			var err error
+			if c, err = h.dial(ctx, deadline); err != nil {
+				h.inflight.Add(-1)
+				if cause := context.Cause(ctx); cause != nil {
+					return nil, cause
+				}
+				return nil, err
+			}
+		}
+		resp, again, err := c.exchange(ctx, req, into)
+		if err == nil {
+			return resp, nil
+		}
+		if !again {
+			h.inflight.Add(-1)
+			return nil, err
+		}
+		c = nil
+	}
+}
+
+// exchange does one attempt. again says that the failure is that of a stale connection and
+// may be mended by a new one.
+func (c *conn) exchange(ctx context.Context, req *Request, into http.Header) (_ *Response, again bool, _ error) {
+	stop := func() bool { return true }
+	if ctx.Done() != nil {
+		stop = context.AfterFunc(ctx, c.abortFn)
+	}
+	reused := c.used
+	c.used = true
+	c.received = false
+	resp := &c.resp
+	*resp = Response{conn: c, req: req, stop: stop, into: into}
+	stage := StageWrite
+	var err error
+	if req.whole {
+		resp.sent = true
+		if _, err = c.nc.Write(req.buf.b); err != nil && readable(c) {
+			err = nil // the engine answered before it had read all; it won't be reused
+			resp.sent = false
+		}
+	} else {
+		resp.sending = make(chan error, 1)
+		req.opened = true
+		go resp.send()
+	}
+	if err == nil {
+		stage = StageHeader
+		err = resp.readHead(ctx)
+	}
+	if err == nil {
+		return resp, false, nil
+	}
+	resp.broken = true
+	sendErr := resp.end()
+	var cause error
+	if ctx.Err() != nil {
+		cause = context.Cause(ctx)
+	}
+	switch {
+	case cause != nil:
+		return nil, false, cause
+	case sendErr != nil:
+		return nil, false, sendErr
+	}
+	again = reused && !c.received && req.Repeatable() && gone(err)
+	return nil, again, &Error{Stage: stage, Addr: c.host.addr, Err: err}
+}
+
+// readable reports whether something can be read although a write failed.
+func readable(c *conn) bool {
+	if c.raw == nil || c.raw.Read(c.peekFn) != nil {
+		return false
+	}
+	return c.peekErr == nil && c.peekN > 0
+}
