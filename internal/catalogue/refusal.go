@@ -8,6 +8,7 @@ import (
 
 	servingv1alpha1 "stationmaster.dev/stationmaster/api/serving/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/manifest"
 )
 
 // Reason says why no runtime was selected, in the words of modelStatus.lastFailureInfo.reason.
@@ -76,7 +77,7 @@ func refuse(r Request, c candidate) string {
 	case !slices.ContainsFunc(auto, r.serves):
 		return "doesn't offer itself (autoSelect is false); set model.runtime: " + c.name
 	case !speaks(c.spec, r.effectiveProtocol()):
-		return fmt.Sprintf("supports only %s; set protocolVersion: %s", list(c.spec.ProtocolVersions), lowest(c.spec.ProtocolVersions))
+		return fmt.Sprintf("supports only %s; set protocolVersion: %s", list(c.spec.ProtocolVersions), manifest.LowestProtocol(c.spec.ProtocolVersions))
 	case c.spec.WorkerSpec != nil && !r.MultiNode:
 		return "spans several nodes; add predictor.workerSpec"
 	case c.spec.WorkerSpec == nil && r.MultiNode:

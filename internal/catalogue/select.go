@@ -8,6 +8,7 @@ import (
 
 	servingv1alpha1 "stationmaster.dev/stationmaster/api/serving/v1alpha1"
 	servingv1beta1 "stationmaster.dev/stationmaster/api/serving/v1beta1"
+	"stationmaster.dev/stationmaster/internal/manifest"
 )
 
 // The kinds that a selected runtime can be of.
@@ -99,7 +100,7 @@ func Select(r Request, namespaced []servingv1alpha1.ServingRuntime, cluster []se
 func (r Request) selected(c candidate) Selection {
 	s := Selection{Name: c.name, Kind: c.kind, Spec: c.spec, Annotations: c.annotations, Protocol: r.Protocol}
 	if s.Protocol == "" {
-		s.Protocol = lowest(c.spec.ProtocolVersions)
+		s.Protocol = manifest.LowestProtocol(c.spec.ProtocolVersions)
 	}
 	return s
 }
@@ -151,7 +152,7 @@ func (r Request) effectiveProtocol() servingv1alpha1.Protocol {
 func (r Request) better(a, b candidate) int {
 	return cmp.Or(
 		cmp.Compare(r.priority(b.spec), r.priority(a.spec)),
-		cmp.Compare(rank(lowest(a.spec.ProtocolVersions)), rank(lowest(b.spec.ProtocolVersions))),
+		cmp.Compare(lowest(a), lowest(b)),
 		cmp.Compare(b.createdUnix, a.createdUnix),
 		strings.Compare(a.name, b.name),
 	)
@@ -171,25 +172,12 @@ func (r Request) priority(s *servingv1alpha1.ServingRuntimeSpec) int32 {
 	return 0
 }
 
-// The protocols in KServe's numbering (pkg/constants: ProtocolV1 …), lowest first.
+// protocolV1 is what an unset protocolVersion counts as.
 const protocolV1 servingv1alpha1.Protocol = "v1"
 
-var protocolOrder = []servingv1alpha1.Protocol{protocolV1, "v2", "grpc-v1", "grpc-v2"}
-
-// rank returns a protocol's place in protocolOrder; unknown and none come last.
-func rank(p servingv1alpha1.Protocol) int {
-	if i := slices.Index(protocolOrder, p); i >= 0 {
-		return i
-	}
-	return len(protocolOrder)
-}
-
-// lowest returns the lowest protocol of a list, empty for an empty list.
-func lowest(ps []servingv1alpha1.Protocol) servingv1alpha1.Protocol {
-	if len(ps) == 0 {
-		return ""
-	}
-	return slices.MinFunc(ps, func(a, b servingv1alpha1.Protocol) int { return cmp.Compare(rank(a), rank(b)) })
+// lowest returns the place of the lowest protocol that a candidate lists; none is last.
+func lowest(c candidate) int {
+	return manifest.ProtocolRank(manifest.LowestProtocol(c.spec.ProtocolVersions))
 }
 
 // speaks says whether a runtime supports p; one that lists no protocol supports any.
