@@ -272,37 +272,31 @@ func FuzzManifest(f *testing.F) {
 	})
 }
 
-// fuzzUnpack holds for any bytes: what comes is a tree inside the store or an error of a kind
-// that speaks of the content, and nothing outside of the store is touched.
+// fuzzUnpack holds for any bytes: what comes is a tree whose names are safe and whose manifest
+// reads back, or an error of a kind that speaks of the content, and nothing outside of the
+// staging directory is touched.
 func fuzzUnpack(f *testing.F, name string) {
 	f.Helper()
+	memory := "/dev/shm" // where there is one, syncing costs nothing
+	if info, err := os.Stat(memory); err != nil || !info.IsDir() {
+		memory = ""
+	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		parent := t.TempDir()
-		at := filepath.Join(parent, name)
-		if err := os.WriteFile(at, body, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		s, err := modelstore.Open(modelstore.Config{
-			Dir: filepath.Join(parent, "store"), Limits: modelstore.Limits{MaxBytes: 1 << 20, MaxFiles: 64},
-		})
+		parent, err := os.MkdirTemp(memory, "fuzz-")
 		if err != nil {
 			t.Fatal(err)
 		}
-		path, digest, release, err := s.Fetch(t.Context(), "", at, "")
+		defer os.RemoveAll(parent)
+		entries, err := modelstore.Unpack(t.Context(), filepath.Join(parent, "staging"), name, body)
 		if err == nil {
-			contents(t, path)
-			if err := s.Verify(t.Context(), digest); err != nil {
-				t.Error(err)
+			if _, err := modelstore.ParseManifest(modelstore.Manifest(entries)); err != nil {
+				t.Errorf("a tree that can't be: %v", err)
 			}
-			release()
 		} else if !errors.Is(err, errdef.ErrInvalid) && !errors.Is(err, errdef.ErrTooLarge) && !errors.Is(err, errdef.ErrUnsupported) {
 			t.Errorf("error %v, want one about the content", err)
 		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-		if names, _ := os.ReadDir(parent); len(names) != 2 {
-			t.Errorf("the archive reached out of the store: %v", names)
+		if names, _ := os.ReadDir(parent); len(names) != 1 {
+			t.Errorf("the archive reached out of the staging directory: %v", names)
 		}
 	})
 }
