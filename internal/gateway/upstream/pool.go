@@ -142,9 +142,14 @@ func (h *Host) Idle() int {
 	return len(h.idle)
 }
 
+// trusted is how long a connection counts as open without a look. Engines keep connections
+// for seconds.
+const trusted = 100 * time.Millisecond
+
 // take returns an idle connection that the engine hasn't closed, with its deadline set, or
-// nil if there is none.
-func (h *Host) take(now, deadline time.Time) *conn {
+// nil if there is none. Where the request can be repeated a connection that was used within
+// trusted isn't looked at: it costs a system call, and a failure can be mended.
+func (h *Host) take(now, deadline time.Time, repeatable bool) *conn {
 	for {
 		h.mu.Lock()
 		n := len(h.idle)
@@ -156,8 +161,12 @@ func (h *Host) take(now, deadline time.Time) *conn {
 		h.idle[n-1] = nil
 		h.idle = h.idle[:n-1]
 		h.mu.Unlock()
-		if now.Sub(c.idleSince) < h.cfg.IdleTimeout && c.setDeadline(deadline) == nil && !c.stale() {
-			return c
+		idle := now.Sub(c.idleSince)
+		if idle < h.cfg.IdleTimeout && c.setDeadline(deadline) == nil {
+			c.peeked = !repeatable || idle > trusted
+			if !c.peeked || !c.stale() {
+				return c
+			}
 		}
 		c.close()
 	}
