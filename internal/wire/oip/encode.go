@@ -192,64 +192,68 @@ func (e *encoder) tensors(key string, tensors []Tensor, binary func(string) bool
 // AppendData appends the elements as a flat JSON array. FP16, BF16, and BYTES that aren't UTF-8
 // are errors of kind errdef.ErrInvalid.
 func (t *Tensor) AppendData(dst []byte) ([]byte, error) {
-	if t.Datatype.halfFloat() {
-		return dst, t.wrap(halfFloatInJSON(t.Datatype))
-	}
-	data, err := t.Values()
+	n, one, err := t.Elements()
 	if err != nil {
 		return dst, err
 	}
 	dst = append(dst, '[')
-	switch v := data.(type) {
-	case []bool:
-		dst = list(dst, v, strconv.AppendBool)
-	case []uint8:
-		dst = list(dst, v, appendUint)
-	case []uint16:
-		dst = list(dst, v, appendUint)
-	case []uint32:
-		dst = list(dst, v, appendUint)
-	case []uint64:
-		dst = list(dst, v, appendUint)
-	case []int8:
-		dst = list(dst, v, appendInt)
-	case []int16:
-		dst = list(dst, v, appendInt)
-	case []int32:
-		dst = list(dst, v, appendInt)
-	case []int64:
-		dst = list(dst, v, appendInt)
-	case []float32:
-		dst = list(dst, v, func(dst []byte, e float32) []byte { return jsonscan.AppendFloat(dst, float64(e), 32) })
-	case []float64:
-		dst = list(dst, v, func(dst []byte, e float64) []byte { return jsonscan.AppendFloat(dst, e, 64) })
-	case [][]byte:
-		for i, e := range v {
-			if !utf8.Valid(e) {
-				return dst, t.errorf("element %d of BYTES isn't UTF-8; send or ask for it in binary form (the binary data extension), or use gRPC", i)
-			}
+	for i := range n {
+		if i > 0 {
+			dst = append(dst, ',')
 		}
-		dst = list(dst, v, jsonscan.AppendString)
-	default:
-		return dst, t.errorf("datatype %s can't hold %T", t.Datatype, data)
+		dst = one(dst, i)
 	}
 	return append(dst, ']'), nil
 }
 
-func list[T any](dst []byte, elements []T, one func([]byte, T) []byte) []byte {
-	for i, e := range elements {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = one(dst, e)
+// Elements returns how many elements there are, and a function that appends the JSON of
+// element i. It fails as AppendData does.
+func (t *Tensor) Elements() (int, func(dst []byte, i int) []byte, error) {
+	if t.Datatype.halfFloat() {
+		return 0, nil, t.wrap(halfFloatInJSON(t.Datatype))
 	}
-	return dst
+	data, err := t.Values()
+	if err != nil {
+		return 0, nil, err
+	}
+	switch v := data.(type) {
+	case []bool:
+		return len(v), func(dst []byte, i int) []byte { return strconv.AppendBool(dst, v[i]) }, nil
+	case []uint8:
+		return len(v), unsignedAt(v), nil
+	case []uint16:
+		return len(v), unsignedAt(v), nil
+	case []uint32:
+		return len(v), unsignedAt(v), nil
+	case []uint64:
+		return len(v), unsignedAt(v), nil
+	case []int8:
+		return len(v), signedAt(v), nil
+	case []int16:
+		return len(v), signedAt(v), nil
+	case []int32:
+		return len(v), signedAt(v), nil
+	case []int64:
+		return len(v), signedAt(v), nil
+	case []float32:
+		return len(v), func(dst []byte, i int) []byte { return jsonscan.AppendFloat(dst, float64(v[i]), 32) }, nil
+	case []float64:
+		return len(v), func(dst []byte, i int) []byte { return jsonscan.AppendFloat(dst, v[i], 64) }, nil
+	case [][]byte:
+		for i, e := range v {
+			if !utf8.Valid(e) {
+				return 0, nil, t.errorf("element %d of BYTES isn't UTF-8; send or ask for it in binary form (the binary data extension), or use gRPC", i)
+			}
+		}
+		return len(v), func(dst []byte, i int) []byte { return jsonscan.AppendString(dst, v[i]) }, nil
+	}
+	return 0, nil, t.errorf("datatype %s can't hold %T", t.Datatype, data)
 }
 
-func appendInt[T int8 | int16 | int32 | int64](dst []byte, e T) []byte {
-	return strconv.AppendInt(dst, int64(e), 10)
+func signedAt[T int8 | int16 | int32 | int64](v []T) func([]byte, int) []byte {
+	return func(dst []byte, i int) []byte { return strconv.AppendInt(dst, int64(v[i]), 10) }
 }
 
-func appendUint[T uint8 | uint16 | uint32 | uint64](dst []byte, e T) []byte {
-	return strconv.AppendUint(dst, uint64(e), 10)
+func unsignedAt[T uint8 | uint16 | uint32 | uint64](v []T) func([]byte, int) []byte {
+	return func(dst []byte, i int) []byte { return strconv.AppendUint(dst, uint64(v[i]), 10) }
 }
