@@ -1,0 +1,317 @@
+package manifest
+
+import (
+	"reflect"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
+	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+)
+
+// fields says of each JSON field of a type what becomes of it.
+type fields map[string]effect
+
+var (
+	works  = effect{kind: inEffect}
+	moot   = effect{kind: satisfied}
+	inside = effect{kind: into}
+)
+
+func notYet(reason string) effect { return effect{kind: later, reason: reason} }
+func onCluster(reason string) effect {
+	return effect{kind: clusterOnly, reason: reason}
+}
+
+func (e effect) except(unless func(v, holder reflect.Value) bool) effect {
+	e.unless = unless
+	return e
+}
+
+const (
+	noScheduler  = "there is one machine and nothing to schedule"
+	noPod        = "processes share the machine's network, names and users; there is no pod to set this for"
+	noAutoscaler = "scaling isn't there yet; the number of replicas is minReplicas"
+	noWorkers    = "serving over several nodes isn't there yet; the model must fit one machine"
+	noVolume     = "this kind of volume needs a cluster; on one machine use emptyDir, hostPath, persistentVolumeClaim, configMap or secret"
+	noCanary     = "splitting traffic isn't there yet; all requests go to the stable predictor's latest ready revision"
+	noModelMesh  = "engines that serve many models which come and go (ModelMesh) aren't run"
+)
+
+// effects holds every struct type whose fields are looked at, and each of its fields. A test
+// walks the types and demands that none is missing, so that a new field can't be ignored in
+// silence.
+var effects = map[reflect.Type]fields{
+	reflect.TypeFor[v1beta1.InferenceServiceSpec](): {
+		"predictor": inside, "transformer": inside, "explainer": inside,
+		"canary": notYet(noCanary),
+	},
+	reflect.TypeFor[v1beta1.PredictorSpec](): join(podEffects, extensionEffects, fields{
+		"name":    works,
+		"sklearn": inside, "xgboost": inside, "tensorflow": inside, "pytorch": inside, "triton": inside,
+		"onnx": inside, "huggingface": inside, "pmml": inside, "lightgbm": inside, "paddle": inside,
+		"model":                inside,
+		"workerSpec":           notYet(noWorkers),
+		"storageContainerName": notYet("ClusterStorageContainers aren't there yet; the built-in schemes fetch the model"),
+	}),
+	reflect.TypeFor[v1beta1.TransformerSpec](): join(podEffects, extensionEffects),
+	reflect.TypeFor[v1beta1.ExplainerSpec](): join(podEffects, extensionEffects, fields{
+		"art": notYet("the built-in explainer isn't there yet; give a container of your own in containers"),
+	}),
+	reflect.TypeFor[v1beta1.FrameworkSpec](): join(containerEffects, modelEffects),
+	reflect.TypeFor[v1beta1.ModelSpec](): join(containerEffects, modelEffects, fields{
+		"modelFormat": works, "runtime": works,
+	}),
+	reflect.TypeFor[corev1.Container](): containerEffects,
+
+	reflect.TypeFor[corev1.ResourceRequirements](): {
+		"limits": inside, "requests": inside,
+		"claims": onCluster("device claims need a cluster"),
+	},
+	reflect.TypeFor[corev1.ContainerPort](): {
+		"name": works, "containerPort": works,
+		"protocol": onCluster("only TCP is spoken").except(func(v, _ reflect.Value) bool { return v.String() == "TCP" }),
+		"hostPort": onCluster("ports are allocated; clients use the gateway"),
+		"hostIP":   onCluster("engines listen on loopback; clients use the gateway"),
+	},
+	reflect.TypeFor[corev1.EnvVar](): {"name": works, "value": works, "valueFrom": inside},
+	reflect.TypeFor[corev1.EnvVarSource](): {
+		"fieldRef": works, "resourceFieldRef": works, "configMapKeyRef": works, "secretKeyRef": works,
+		"fileKeyRef": onCluster("variables from a file of a volume need a cluster; use value, a config map or a secret"),
+	},
+	reflect.TypeFor[corev1.Probe](): {
+		"exec": works, "httpGet": inside, "tcpSocket": works, "grpc": inside,
+		"initialDelaySeconds": works, "timeoutSeconds": works, "periodSeconds": works,
+		"successThreshold": works, "failureThreshold": works,
+		"terminationGracePeriodSeconds": notYet("a failed probe stops the process within the component's terminationGracePeriodSeconds"),
+	},
+	reflect.TypeFor[corev1.HTTPGetAction](): {
+		"path": works, "port": works, "host": works, "scheme": works, "httpHeaders": works,
+		"protocol": notYet("probes speak HTTP/1.1"),
+	},
+	reflect.TypeFor[corev1.GRPCAction](): {
+		"port": works, "service": works,
+		"mode": notYet("gRPC probes go without TLS"),
+	},
+	reflect.TypeFor[corev1.Lifecycle](): {
+		"postStart": inside, "preStop": inside,
+		"stopSignal": notYet("processes are stopped with SIGTERM"),
+	},
+	reflect.TypeFor[corev1.LifecycleHandler](): {"exec": works, "httpGet": inside, "tcpSocket": works, "sleep": works},
+	reflect.TypeFor[corev1.VolumeMount](): {
+		"name": works, "mountPath": works, "subPath": works, "readOnly": works,
+		"subPathExpr":       onCluster("write the path out in subPath"),
+		"mountPropagation":  onCluster("mounts don't propagate between processes"),
+		"recursiveReadOnly": onCluster("use readOnly"),
+		"bindMountOptions":  onCluster("mount options need a cluster"),
+	},
+	reflect.TypeFor[corev1.Volume](): {
+		"name": works, "emptyDir": inside, "hostPath": inside, "persistentVolumeClaim": works,
+		"configMap": inside, "secret": inside,
+		"awsElasticBlockStore": onCluster(noVolume), "azureDisk": onCluster(noVolume), "azureFile": onCluster(noVolume),
+		"cephfs": onCluster(noVolume), "cinder": onCluster(noVolume), "csi": onCluster(noVolume),
+		"downwardAPI": onCluster(noVolume), "ephemeral": onCluster(noVolume), "fc": onCluster(noVolume),
+		"flexVolume": onCluster(noVolume), "flocker": onCluster(noVolume), "gcePersistentDisk": onCluster(noVolume),
+		"gitRepo": onCluster(noVolume), "glusterfs": onCluster(noVolume), "image": onCluster(noVolume),
+		"iscsi": onCluster(noVolume), "nfs": onCluster(noVolume), "photonPersistentDisk": onCluster(noVolume),
+		"portworxVolume": onCluster(noVolume), "projected": onCluster(noVolume), "quobyte": onCluster(noVolume),
+		"rbd": onCluster(noVolume), "scaleIO": onCluster(noVolume), "storageos": onCluster(noVolume),
+		"vsphereVolume": onCluster(noVolume),
+	},
+	reflect.TypeFor[corev1.EmptyDirVolumeSource](): {
+		"medium":    onCluster("the directory is on disk"),
+		"sizeLimit": onCluster("a directory has no limit of its own"),
+		"mode":      onCluster("the directory has the data directory's mode"),
+	},
+	reflect.TypeFor[corev1.HostPathVolumeSource](): {
+		"path": works,
+		"type": notYet("the path is used as it is found, whatever its type"),
+	},
+	reflect.TypeFor[corev1.ConfigMapVolumeSource](): {
+		"name": works, "items": inside, "optional": works,
+		"defaultMode": notYet(fileMode), "defaultUser": notYet(fileMode),
+	},
+	reflect.TypeFor[corev1.SecretVolumeSource](): {
+		"secretName": works, "items": inside, "optional": works,
+		"defaultMode": notYet(fileMode), "defaultUser": notYet(fileMode),
+	},
+	reflect.TypeFor[corev1.KeyToPath](): {"key": works, "path": works, "mode": notYet(fileMode), "user": notYet(fileMode)},
+
+	reflect.TypeFor[v1alpha1.ServingRuntimeSpec](): join(runtimePodEffects, fields{
+		"supportedModelFormats": works, "disabled": works, "protocolVersions": works,
+		"workerSpec":   notYet(noWorkers),
+		"multiModel":   notYet(noModelMesh).except(func(v, _ reflect.Value) bool { return !v.Elem().Bool() }),
+		"grpcEndpoint": notYet(noModelMesh), "grpcDataEndpoint": notYet(noModelMesh), "httpDataEndpoint": notYet(noModelMesh),
+		"replicas": notYet(noModelMesh), "storageHelper": notYet(noModelMesh), "builtInAdapter": notYet(noModelMesh),
+	}),
+}
+
+const fileMode = "files are readable by the control plane's user alone"
+
+// containerEffects are those of a container, inlined or not.
+var containerEffects = fields{
+	"name": works, "image": works, "command": works, "args": works, "workingDir": works,
+	"ports": inside, "envFrom": works, "env": inside, "resources": inside, "volumeMounts": inside,
+	"livenessProbe": inside, "readinessProbe": inside, "startupProbe": inside, "lifecycle": inside,
+	"volumeDevices":      onCluster("block devices need a cluster"),
+	"resizePolicy":       onCluster("a changed resource makes a new revision"),
+	"restartPolicy":      onCluster("every container of a replica is started again when it ends"),
+	"restartPolicyRules": onCluster("every container of a replica is started again when it ends"),
+	"securityContext":    onCluster("processes run as the user that runs the control plane"),
+	// What a process left in its log is in the status; images, where used, are pulled once.
+	"terminationMessagePath": moot, "terminationMessagePolicy": moot, "imagePullPolicy": moot,
+	"stdin": notYet(noTerminal), "stdinOnce": notYet(noTerminal), "tty": notYet(noTerminal),
+}
+
+const noTerminal = "processes get no standard input"
+
+// modelEffects are those of a model, whatever its format.
+var modelEffects = fields{
+	"storageUri": works, "runtimeVersion": works, "protocolVersion": works,
+	"storage":      notYet("storage secrets aren't there yet; give the model in storageUri"),
+	"confidential": notYet("encrypted models aren't there yet"),
+}
+
+// extensionEffects are those that every component has.
+var extensionEffects = fields{
+	"storageUris": works, "timeout": works, "labels": works, "annotations": works,
+	"minReplicas": notYet("scaling to zero isn't there yet; one replica is kept").
+		except(func(v, _ reflect.Value) bool { return v.Elem().Int() > 0 }),
+	"maxReplicas": notYet(noAutoscaler).except(fixedReplicas),
+	"scaleTarget": notYet(noAutoscaler), "scaleMetric": notYet(noAutoscaler),
+	"scaleMetricType": notYet(noAutoscaler), "autoScaling": notYet(noAutoscaler),
+	"containerConcurrency": notYet("limiting requests for each replica isn't there yet; all are passed on").
+		except(func(v, _ reflect.Value) bool { return v.Elem().Int() == 0 }),
+	"canaryTrafficPercent": notYet(noCanary).except(func(v, _ reflect.Value) bool { return v.Elem().Int() == 100 }),
+	"logger":               notYet("logging of requests isn't there yet"),
+	"batcher":              notYet("batching isn't there yet; requests are passed on one by one"),
+	"deploymentStrategy":   notYet("a new revision takes over when it is ready, and only then the old one stops"),
+}
+
+// fixedReplicas reports whether minReplicas and maxReplicas ask for one number, which needs no
+// scaling.
+func fixedReplicas(v, holder reflect.Value) bool {
+	least := holder.FieldByName("MinReplicas")
+	if least.IsNil() {
+		return v.Int() == 1
+	}
+	return v.Int() == least.Elem().Int()
+}
+
+// podEffects are those of PodSpec.
+var podEffects = fields{
+	"volumes": inside, "initContainers": inside, "containers": inside,
+	"terminationGracePeriodSeconds": works,
+	"restartPolicy": onCluster("a replica is always started again").
+		except(func(v, _ reflect.Value) bool { return v.String() == string(corev1.RestartPolicyAlways) }),
+	"ephemeralContainers":   onCluster(noPod),
+	"activeDeadlineSeconds": onCluster("replicas have no deadline"),
+	"dnsPolicy":             onCluster(noPod), "dnsConfig": onCluster(noPod), "hostAliases": onCluster(noPod),
+	"hostname": onCluster(noPod), "subdomain": onCluster(noPod), "setHostnameAsFQDN": onCluster(noPod), "hostnameOverride": onCluster(noPod),
+	// Processes of one machine have its namespaces already.
+	"hostNetwork": moot, "hostPID": moot, "hostIPC": moot, "shareProcessNamespace": moot,
+	"hostUsers":          onCluster(noPod).except(func(v, _ reflect.Value) bool { return v.Elem().Bool() }),
+	"securityContext":    onCluster("processes run as the user that runs the control plane"),
+	"serviceAccountName": onCluster(noAccount), "serviceAccount": onCluster(noAccount),
+	"automountServiceAccountToken": onCluster(noAccount).except(func(v, _ reflect.Value) bool { return !v.Elem().Bool() }),
+	"imagePullSecrets":             onCluster("images are pulled with the credentials of the machine's own container engine"),
+	"nodeSelector":                 onCluster(noScheduler), "nodeName": onCluster(noScheduler), "affinity": onCluster(noScheduler),
+	"schedulerName": onCluster(noScheduler), "tolerations": onCluster(noScheduler),
+	"topologySpreadConstraints": onCluster(noScheduler), "schedulingGates": onCluster(noScheduler),
+	"priorityClassName": onCluster(noScheduler), "priority": onCluster(noScheduler), "preemptionPolicy": onCluster(noScheduler),
+	"overhead": onCluster(noScheduler), "runtimeClassName": onCluster("there is one container runtime at most"),
+	"readinessGates": onCluster(noPod), "enableServiceLinks": onCluster(noPod).except(func(v, _ reflect.Value) bool { return !v.Elem().Bool() }),
+	"os": onCluster(noScheduler), "resourceClaims": onCluster("device claims need a cluster"),
+	"resources": onCluster("limits are those of each container; set them there"),
+}
+
+const noAccount = "service accounts' secrets and tokens aren't given to processes"
+
+// runtimePodEffects are those of ServingRuntimePodSpec.
+var runtimePodEffects = fields{
+	"containers": inside, "volumes": inside, "labels": works, "annotations": works, "hostIPC": moot,
+	"nodeSelector": onCluster(noScheduler), "affinity": onCluster(noScheduler), "tolerations": onCluster(noScheduler),
+	"schedulerName":    onCluster(noScheduler),
+	"imagePullSecrets": podEffects["imagePullSecrets"], "resourceClaims": podEffects["resourceClaims"],
+}
+
+// resourceEffect says what becomes of a limit or request for a resource. Requests for CPU and
+// memory are a scheduler's; on one machine there is none, so they are met.
+func resourceEffect(name string) effect {
+	switch corev1.ResourceName(name) {
+	case corev1.ResourceCPU, corev1.ResourceMemory:
+		return works
+	case corev1.ResourceEphemeralStorage:
+		return onCluster("a process has no disk of its own to limit")
+	}
+	return onCluster("devices aren't counted on one machine; every process sees all of them")
+}
+
+// annotationReason says why an annotation that KServe knows does nothing; empty means it does
+// something, or is none of KServe's.
+func annotationReason(key, value string) string {
+	switch key {
+	case DeploymentModeAnnotation:
+		if mode := presentMode(value); mode != ModeStandard {
+			return "there is one way to deploy, which serves every mode; " + mode + "'s own objects aren't made"
+		}
+		return ""
+	case AutoscalerClassAnnotation:
+		if value == "none" || value == "external" {
+			return ""
+		}
+		return noAutoscaler
+	}
+	if reason, ok := annotations[key]; ok {
+		return reason
+	}
+	if strings.HasPrefix(key, "autoscaling.knative.dev/") {
+		return noAutoscaler
+	}
+	for _, foreign := range []string{"serving.knative.dev/", "sidecar.istio.io/", "networking.knative.dev/"} {
+		if strings.HasPrefix(key, foreign) {
+			return "neither Knative nor Istio is used"
+		}
+	}
+	return ""
+}
+
+// annotations are KServe's that do nothing yet, and why.
+var annotations = map[string]string{
+	"serving.kserve.io/stop":                        "stopping a service isn't there yet; delete it instead",
+	"serving.kserve.io/disable-auto-update":         "a changed runtime rolls out at once",
+	"serving.kserve.io/metric":                      noAutoscaler,
+	"serving.kserve.io/targetUtilizationPercentage": noAutoscaler,
+	"serving.kserve.io/enable-metric-aggregation":   "engines' metrics aren't gathered yet",
+	"serving.kserve.io/enable-prometheus-scraping":  "engines' metrics aren't gathered yet",
+	"serving.kserve.io/enable-tag-routing":          noCanary,
+	"serving.kserve.io/storageSecretName":           "storage secrets aren't there yet",
+	"serving.kserve.io/s3-endpoint":                 "s3:// isn't there yet",
+	"serving.kserve.io/s3-region":                   "s3:// isn't there yet",
+	"serving.kserve.io/s3-usehttps":                 "s3:// isn't there yet",
+	"serving.kserve.io/s3-verifyssl":                "s3:// isn't there yet",
+	"serving.kserve.io/s3-usevirtualbucket":         "s3:// isn't there yet",
+	"serving.kserve.io/s3-useaccelerate":            "s3:// isn't there yet",
+	"serving.kserve.io/s3-useanoncredential":        "s3:// isn't there yet",
+	"serving.kserve.io/s3-cabundle":                 "s3:// isn't there yet",
+	"serving.kserve.io/s3-cabundle-configmap":       "s3:// isn't there yet",
+	"serving.kserve.io/nodegroup":                   "the model cache over nodes needs a cluster",
+	"serving.kserve.io/disable-localmodel":          "the model cache over nodes needs a cluster",
+	"serving.kserve.io/gke-accelerator":             noScheduler,
+	"storage.kserve.io/readonly":                    "models are always read-only",
+}
+
+// join puts tables together; none shares a field with another.
+func join(tables ...fields) fields {
+	all := fields{}
+	for _, t := range tables {
+		for name, e := range t {
+			if _, twice := all[name]; twice {
+				panic("BUG: field " + name + " stands in two tables")
+			}
+			all[name] = e
+		}
+	}
+	return all
+}
