@@ -53,9 +53,10 @@ type Compiled struct {
 	// ModelFormat and Runtime are nil for custom containers.
 	ModelFormat *smv1alpha1.ModelFormat
 	Runtime     *smv1alpha1.RuntimeIdentity
-	// Unsupported lists the fields of the manifest (and, under "runtime.", of a runtime that
-	// has no local command) that have no effect when the component runs as processes on one
-	// machine, sorted.
+	// Unsupported lists the fields that lose their effect by the choice of runtime when the
+	// component runs as processes on one machine, sorted: image and runtimeVersion where the
+	// runtime's local command stands in for its image. Fields that never have one there are
+	// NotInEffectOf's and NotInEffectOfRuntime's.
 	Unsupported []string
 	// Unset lists the strings with a placeholder whose label or annotation doesn't exist and
 	// which therefore was left empty, sorted.
@@ -170,9 +171,14 @@ func (c *Compiled) finish(in Input, p part, b built) error {
 		return err
 	}
 	c.Workload = w
-	c.Unsupported = unsupported(in, p, b)
-	slices.Sort(c.Unsupported)
-	c.Unsupported = slices.Compact(c.Unsupported)
+	if m := p.model; m != nil && b.local != nil && len(b.local.Command)+len(b.local.Args) > 0 {
+		if m.Image != "" {
+			c.Unsupported = append(c.Unsupported, p.path+".model.image")
+		}
+		if m.RuntimeVersion != nil {
+			c.Unsupported = append(c.Unsupported, p.path+".model.runtimeVersion")
+		}
+	}
 	slices.Sort(c.Unset)
 	return nil
 }

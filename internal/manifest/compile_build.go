@@ -48,8 +48,8 @@ func buildModel(in Input, p part, dot *subject, local *LocalRuntime) (built, err
 	if m.ProtocolVersion != nil {
 		e.protocol = spec.Protocol(*m.ProtocolVersion)
 	}
-	if dot.Annotations["modelFormat"] == "" {
-		dot.Annotations["modelFormat"] = m.ModelFormat.Name
+	if dot.Annotations[ModelFormatAnnotation] == "" {
+		dot.Annotations[ModelFormatAnnotation] = m.ModelFormat.Name
 	}
 	b.protocol = e.defaults(&over, dot)
 
