@@ -32,7 +32,7 @@ var edges = []edge{
 	{errdef.ErrUnauthenticated, http.StatusUnauthorized, codes.Unauthenticated, "authentication_error"},
 	{errdef.ErrDenied, http.StatusForbidden, codes.PermissionDenied, "permission_error"},
 	{errdef.ErrTooLarge, http.StatusRequestEntityTooLarge, codes.ResourceExhausted, "invalid_request_error"},
-	{errdef.ErrOverloaded, http.StatusServiceUnavailable, codes.ResourceExhausted, "server_error"},
+	{errdef.ErrOverloaded, http.StatusServiceUnavailable, codes.Unavailable, "server_error"},
 	{errdef.ErrUnavailable, http.StatusServiceUnavailable, codes.Unavailable, "server_error"},
 	{errdef.ErrTimeout, http.StatusGatewayTimeout, codes.DeadlineExceeded, "server_error"},
 	{errdef.ErrUnsupported, http.StatusNotImplemented, codes.Unimplemented, "invalid_request_error"},

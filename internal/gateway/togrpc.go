@@ -1,0 +1,192 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	pb "stationmaster.dev/stationmaster/api/oip"
+	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/route"
+	"stationmaster.dev/stationmaster/internal/wire/oip"
+)
+
+// convertToGRPC answers a REST call of the Open Inference Protocol from an engine that
+// speaks it over gRPC only.
+func (x *exchange) convertToGRPC(e *route.Endpoint) {
+	call := x.match.Call
+	model, _ := engineModel(&x.match, x.target.Target)
+	method := http.MethodGet
+	switch call.Op {
+	case route.Infer, route.Load, route.Unload:
+		method = http.MethodPost
+	}
+	if call.Op != route.OtherOfModel && x.r.Method != method {
+		x.refuseMethod(method)
+		return
+	}
+	ctx, cancel := context.WithTimeout(x.r.Context(), x.timeout())
+	defer cancel()
+	var err error
+	switch call.Op {
+	case route.Infer:
+		err = x.inferOverGRPC(ctx, e, model)
+	case route.ModelMetadata:
+		out := new(pb.ModelMetadataResponse)
+		if err = x.invoke(ctx, e, "ModelMetadata", &pb.ModelMetadataRequest{Name: model, Version: call.Version}, out); err == nil {
+			x.answerBytes(http.StatusOK, "application/json", oip.Encode(oip.ModelMetadataFromProto(out)))
+		}
+	case route.ModelReady:
+		out := new(pb.ModelReadyResponse)
+		err = x.invoke(ctx, e, "ModelReady", &pb.ModelReadyRequest{Name: model, Version: call.Version}, out)
+		switch {
+		case err != nil:
+		case out.GetReady():
+			x.answerBytes(http.StatusOK, "application/json", oip.Encode(oip.ModelReady{Name: call.Model, Ready: true}))
+		default:
+			err = errdef.New(errdef.ErrUnavailable, fmt.Sprintf("model %s isn't ready", call.Model))
+		}
+	case route.Load:
+		if err = x.invoke(ctx, e, "RepositoryModelLoad", &pb.RepositoryModelLoadRequest{ModelName: model}, new(pb.RepositoryModelLoadResponse)); err == nil {
+			x.answerBytes(http.StatusOK, "application/json", []byte("{}"))
+		}
+	case route.Unload:
+		if err = x.invoke(ctx, e, "RepositoryModelUnload", &pb.RepositoryModelUnloadRequest{ModelName: model}, new(pb.RepositoryModelUnloadResponse)); err == nil {
+			x.answerBytes(http.StatusOK, "application/json", []byte("{}"))
+		}
+	default:
+		err = errdef.New(errdef.ErrUnsupported, fmt.Sprintf(
+			"the engine of %s answers only over gRPC, whose inference protocol has no call for %s", x.target.service, x.match.Path))
+	}
+	if err != nil {
+		x.fail(err)
+	}
+}
+
+func (x *exchange) inferOverGRPC(ctx context.Context, e *route.Endpoint, model string) error {
+	body, err := x.readBody()
+	if err != nil {
+		return err
+	}
+	jsonLen := oip.WholeBody
+	if v := x.r.Header.Get(oip.HeaderLength); v != "" {
+		if jsonLen, err = oip.ParseHeaderLength(v); err != nil {
+			return err
+		}
+	}
+	request, err := oip.DecodeRequest(body, jsonLen)
+	if err != nil {
+		return err
+	}
+	request.ModelName, request.ModelVersion = model, x.match.Call.Version
+	raw := false
+	for i := range request.Inputs {
+		raw = raw || request.Inputs[i].Raw != nil
+	}
+	in, err := oip.RequestToProto(request, raw)
+	if err != nil {
+		return err
+	}
+	out := new(pb.ModelInferResponse)
+	if err := x.invoke(ctx, e, "ModelInfer", in, out); err != nil {
+		return err
+	}
+	response, err := oip.ResponseFromProto(out)
+	if err != nil {
+		return brokenAnswer(err)
+	}
+	if response.ID == "" {
+		response.ID = request.ID
+	}
+	answer, jsonLen, err := oip.AppendResponse(nil, response, request.WantsBinary)
+	if err != nil {
+		return err // an output that JSON can't hold: the client has to ask for binary data
+	}
+	if jsonLen == oip.WholeBody {
+		x.answerBytes(http.StatusOK, "application/json", answer)
+		return nil
+	}
+	x.w.Header()[oip.HeaderLength] = []string{strconv.Itoa(jsonLen)}
+	x.answerBytes(http.StatusOK, "application/octet-stream", answer)
+	return nil
+}
+
+// brokenAnswer makes an engine's malformed message the engine's fault, not the client's.
+func brokenAnswer(err error) error {
+	return fmt.Errorf("%w: the engine's answer breaks the Open Inference Protocol: %s", errdef.ErrInternal, err.Error())
+}
+
+// readBody reads the whole body within the gateway's limit; conversion needs all of it.
+func (x *exchange) readBody() ([]byte, error) {
+	limit := x.g.cfg.MaxBody
+	if limit <= 0 {
+		limit = -1
+	}
+	b := &limitedBody{
+		r: x.r.Body, left: limit, limit: limit,
+		rc: http.NewResponseController(x.w), wait: x.g.cfg.Timeouts.Body,
+	}
+	body, err := io.ReadAll(b)
+	if err != nil {
+		return nil, bodyError(err)
+	}
+	return body, nil
+}
+
+// invoke makes a unary call to an engine, on another replica where the first can't be
+// reached. Its errors have the kind that the engine's code means.
+func (x *exchange) invoke(ctx context.Context, e *route.Endpoint, method string, in, out proto.Message) error {
+	md := metadata.Pairs("x-request-id", x.id,
+		"kserve-isvc-name", x.match.Service.Key.Name, "kserve-isvc-namespace", x.match.Service.Key.Namespace)
+	ctx = metadata.NewOutgoingContext(ctx, md)
+	unsent, err := x.invokeOn(ctx, e, method, in, out)
+	if err != nil && unsent && ctx.Err() == nil {
+		x.metric.upstreamError("dial")
+		if t, other := x.match.Backend.PickExcept(rand.Uint64(), x.view.load, e); other != nil && other.GRPC != "" {
+			if t != x.target.Target {
+				x.choose(t)
+			}
+			_, err = x.invokeOn(ctx, other, method, in, out)
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	s := status.Convert(err)
+	if x.r.Context().Err() != nil {
+		return context.Cause(x.r.Context())
+	}
+	return errdef.New(oip.KindOfCode(s.Code()), s.Message())
+}
+
+func (x *exchange) invokeOn(ctx context.Context, e *route.Endpoint, method string, in, out proto.Message) (unsent bool, _ error) {
+	conn, err := x.g.dialer.get(e.GRPC)
+	if err != nil {
+		return true, err
+	}
+	calls := x.view.endpoints[e].calls
+	calls.Add(1)
+	defer calls.Add(-1)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{}, oipPrefix+method)
+	if err != nil {
+		return status.Code(err) == codes.Unavailable, err
+	}
+	if err := stream.SendMsg(in); err != nil && err != io.EOF { //nolint:errorlint // grpc returns io.EOF itself
+		return false, err
+	}
+	if err := stream.CloseSend(); err != nil {
+		return false, err
+	}
+	return false, stream.RecvMsg(out)
+}
