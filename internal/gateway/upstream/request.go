@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
@@ -237,8 +238,9 @@ func listed(values []string, token string) bool {
 	return false
 }
 
-// send writes a body that prepare didn't keep. It runs beside the reading of the response.
-func (r *Request) send(c *conn) error {
+// send writes a body that Prepare didn't keep. It runs beside the reading of the response, and
+// sets ended when nothing more will be read from the body.
+func (r *Request) send(c *conn, ended *atomic.Bool) error {
 	buf := buffers.Get().(*buffer)
 	defer putBuffer(buf)
 	b := buf.b[:cap(buf.b)]
@@ -251,15 +253,15 @@ func (r *Request) send(c *conn) error {
 			}
 			n = 0
 		}
-		return r.sendCounted(c, b, n)
+		return r.sendCounted(c, b, n, ended)
 	}
 	if err := c.write(head, r.HeaderTimeout); err != nil {
 		return err
 	}
-	return r.sendChunked(c, b)
+	return r.sendChunked(c, b, ended)
 }
 
-func (r *Request) sendCounted(c *conn, b []byte, filled int) error {
+func (r *Request) sendCounted(c *conn, b []byte, filled int, ended *atomic.Bool) error {
 	left := r.ContentLength
 	for left > 0 {
 		room := b[filled:]
@@ -267,7 +269,9 @@ func (r *Request) sendCounted(c *conn, b []byte, filled int) error {
 			room = room[:left]
 		}
 		n, err := r.Body.Read(room)
-		left -= int64(n)
+		if left -= int64(n); left == 0 {
+			ended.Store(true)
+		}
 		if filled += n; filled > 0 && n > 0 {
 			if err := c.write(b[:filled], r.HeaderTimeout); err != nil {
 				return err
@@ -284,10 +288,13 @@ func (r *Request) sendCounted(c *conn, b []byte, filled int) error {
 	return nil
 }
 
-func (r *Request) sendChunked(c *conn, b []byte) error {
+func (r *Request) sendChunked(c *conn, b []byte, ended *atomic.Bool) error {
 	const sizeRoom = 10 // eight hex digits and CRLF
 	for {
 		n, err := r.Body.Read(b[sizeRoom : len(b)-2])
+		if errors.Is(err, io.EOF) {
+			ended.Store(true)
+		}
 		if n > 0 {
 			size := strconv.AppendInt(make([]byte, 0, sizeRoom), int64(n), 16)
 			size = append(size, '\r', '\n')

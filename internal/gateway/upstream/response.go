@@ -33,6 +33,8 @@ type Response struct {
 	sending chan error // holds the sender's result; nil when there is no sender
 	sent    bool
 	headed  atomic.Bool // the head was read
+	// bodyEnded says that the client's body was read to its end.
+	bodyEnded atomic.Bool
 	// bodyFailed says that the client's body broke off by itself.
 	bodyFailed atomic.Bool
 	sendErr    error
@@ -61,7 +63,7 @@ const maxInformational = 8
 // send is the sender's goroutine; end joins it.
 func (r *Response) send() {
 	c := r.conn
-	err := r.req.send(c)
+	err := r.req.send(c, &r.bodyEnded)
 	if err == nil && !r.headed.Load() {
 		// The engine has HeaderTimeout from now on, however long the body took.
 		_ = c.nc.SetReadDeadline(time.Now().Add(r.req.HeaderTimeout))
@@ -91,12 +93,29 @@ func (r *Response) settle() {
 	}
 }
 
+// senderGrace is how long a response that is whole waits for the last write of its request:
+// an engine may answer before the sender has run again.
+const senderGrace = 100 * time.Millisecond
+
+func (r *Response) awaitSender() {
+	t := time.NewTimer(senderGrace)
+	defer t.Stop()
+	select {
+	case r.sendErr = <-r.sending:
+		r.sending = nil
+		r.sent = r.sendErr == nil
+	case <-t.C:
+	}
+}
+
 // end joins the sender and gives the connection back or closes it. It returns the client's
 // error, if the body was at fault.
 func (r *Response) end() error {
 	c := r.conn
 	if r.sending != nil {
-		r.settle()
+		if r.settle(); r.sending != nil && r.bodyEnded.Load() {
+			r.awaitSender()
+		}
 		if r.sending != nil {
 			r.broken = true
 			own := r.bodyFailed.Load()
