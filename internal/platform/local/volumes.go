@@ -1,0 +1,115 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/spec"
+)
+
+// volume makes a volume's directory ready and returns it.
+func (r *instance) volume(ctx context.Context, v *spec.Volume) (string, error) {
+	own := filepath.Join(r.dir, "volumes", v.Name)
+	if !filepath.IsLocal(v.Name) {
+		return "", errdef.New(errdef.ErrInvalid, "volume name "+v.Name+" is no plain name")
+	}
+	switch v.Kind {
+	case spec.VolumeEmptyDir:
+		return own, os.MkdirAll(own, 0o700)
+	case spec.VolumeHostPath:
+		if !filepath.IsAbs(v.Source) {
+			return "", errdef.New(errdef.ErrInvalid, "volume "+v.Name+": host path "+v.Source+" isn't absolute")
+		}
+		_, err := os.Stat(v.Source)
+		return filepath.Clean(v.Source), err
+	case spec.VolumeClaim:
+		if !filepath.IsLocal(v.Source) || !filepath.IsLocal(r.w.Service.Namespace) {
+			return "", errdef.New(errdef.ErrInvalid, "volume "+v.Name+": claim "+v.Source+" leaves its directory")
+		}
+		dir := filepath.Join(r.p.cfg.Dir, "pvc", r.w.Service.Namespace, v.Source)
+		return dir, os.MkdirAll(dir, 0o700)
+	case spec.VolumeConfigMap, spec.VolumeSecret:
+		kind := "configMap"
+		if v.Kind == spec.VolumeSecret {
+			kind = "secret"
+		}
+		values, err := r.object(ctx, kind, v.Source, v.Optional)
+		if err != nil {
+			return "", fmt.Errorf("volume %s: %w", v.Name, err)
+		}
+		return own, writeKeys(own, v, values)
+	}
+	return "", errdef.New(errdef.ErrUnsupported, fmt.Sprintf("volume %s is of kind %s, which one machine doesn't have", v.Name, v.Kind))
+}
+
+func writeKeys(dir string, v *spec.Volume, values map[string][]byte) error {
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	paths := v.Items
+	if paths == nil {
+		paths = map[string]string{}
+		for key := range values {
+			paths[key] = key
+		}
+	}
+	for key, rel := range paths {
+		value, ok := values[key]
+		switch {
+		case !ok && v.Optional:
+			continue
+		case !ok:
+			return errdef.New(errdef.ErrNotFound, fmt.Sprintf("volume %s: %s has no key %s", v.Name, v.Source, key))
+		case !filepath.IsLocal(rel):
+			return errdef.New(errdef.ErrInvalid, fmt.Sprintf("volume %s: path %s leaves the volume", v.Name, rel))
+		}
+		file := filepath.Join(dir, rel)
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			return err
+		}
+		if err := os.WriteFile(file, value, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// binds returns what a container mounts: the models, read-only, and its volumes.
+func (r *instance) binds(c *spec.Container, ready *preparation) ([]bind, error) {
+	var out []bind
+	for _, m := range r.w.Models {
+		if m.MountPath != "" && ready.models[m.URI] != "" {
+			out = append(out, bind{ready.models[m.URI], filepath.Clean(m.MountPath), true})
+		}
+	}
+	for _, m := range c.Mounts {
+		dir, ok := ready.volumes[m.Volume]
+		if !ok {
+			return nil, errdef.New(errdef.ErrInvalid, "container "+c.Name+" mounts volume "+m.Volume+", which there isn't")
+		}
+		if m.SubPath != "" {
+			if !filepath.IsLocal(m.SubPath) {
+				return nil, errdef.New(errdef.ErrInvalid, "container "+c.Name+": sub-path "+m.SubPath+" leaves its volume")
+			}
+			dir = filepath.Join(dir, m.SubPath)
+			if _, err := os.Stat(dir); os.IsNotExist(err) {
+				if err := os.MkdirAll(dir, 0o700); err != nil {
+					return nil, err
+				}
+			}
+		}
+		if !filepath.IsAbs(m.Path) {
+			return nil, errdef.New(errdef.ErrInvalid, "container "+c.Name+": mount path "+m.Path+" isn't absolute")
+		}
+		if target := filepath.Clean(m.Path); target != dir && target != "/" {
+			out = append(out, bind{dir, target, m.ReadOnly})
+		}
+	}
+	return out, nil
+}
