@@ -23,6 +23,8 @@ import (
 	"pgregory.net/rapid"
 	sigsjson "sigs.k8s.io/json"
 	sigsyaml "sigs.k8s.io/yaml"
+
+	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 )
 
 // judge decides about objects as an API server does with one CRD.
@@ -390,4 +392,27 @@ func richService(t *testing.T) map[string]any {
 		t.Fatal(unknown, invalid)
 	}
 	return obj
+}
+
+// refusedSamples are KServe's own samples that Validate refuses, and why KServe's admission
+// does too.
+var refusedSamples = map[string]string{
+	"docs/samples/rollout-strategy/rollout-strategy-example.yaml#2": "model beside a container named kserve-container",
+}
+
+func TestCorpusPassesValidation(t *testing.T) {
+	for _, d := range documents(t) {
+		obj, err := DecodeStrict(d.raw)
+		is, ok := obj.(*v1beta1.InferenceService)
+		if err != nil || !ok {
+			continue
+		}
+		t.Run(d.name, func(t *testing.T) {
+			why, refused := refusedSamples[d.name]
+			if errs := Validate(is, nil); (len(errs) > 0) != refused {
+				t.Errorf("errors %v, refused by KServe: %t %s", errs, refused, why)
+			}
+			NotInEffectOf(is) // panics where a type has no table
+		})
+	}
 }

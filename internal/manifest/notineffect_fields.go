@@ -262,6 +262,15 @@ func annotationReason(key, value string) string {
 			return ""
 		}
 		return noAutoscaler
+	case "serving.kserve.io/stop", "serving.kserve.io/disable-auto-update", "serving.kserve.io/enable-metric-aggregation",
+		"serving.kserve.io/enable-prometheus-scraping", "serving.kserve.io/enable-tag-routing":
+		if value != "true" {
+			return ""
+		}
+	case "storage.kserve.io/readonly":
+		if value != "false" {
+			return ""
+		}
 	}
 	if reason, ok := annotations[key]; ok {
 		return reason

@@ -30,6 +30,9 @@ func validateExtension(e *v1beta1.ComponentExtensionSpec, is *v1beta1.InferenceS
 		if !slices.Contains(modes, l.Mode) {
 			errs = append(errs, field.NotSupported(at.Child("logger", "mode"), l.Mode, modes))
 		}
+		if st := l.Storage; st != nil && (st.Path == nil || st.Parameters == nil || st.StorageKey == nil) {
+			errs = append(errs, field.Required(at.Child("logger", "storage"), "path, parameters and key are all needed"))
+		}
 	}
 	if b := e.Batcher; b != nil {
 		for name, n := range map[string]*int{"maxBatchSize": b.MaxBatchSize, "maxLatency": b.MaxLatency, "timeout": b.Timeout} {

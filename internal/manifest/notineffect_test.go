@@ -1,0 +1,196 @@
+package manifest
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
+	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+)
+
+// TestEveryFieldIsClassified walks every type that a manifest can hold down to where a table
+// says what becomes of a field, and demands that each field stands in its table.
+func TestEveryFieldIsClassified(t *testing.T) {
+	seen := map[reflect.Type]bool{}
+	var walk func(reflect.Type, string)
+	walk = func(typ reflect.Type, path string) {
+		for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
+			typ = typ.Elem()
+		}
+		if typ == reflect.TypeFor[corev1.ResourceList]() || seen[typ] {
+			return
+		}
+		seen[typ] = true
+		table, ok := effects[typ]
+		if !ok {
+			t.Errorf("%s: no table for %v", path, typ)
+			return
+		}
+		left := map[string]bool{}
+		for name := range table {
+			left[name] = true
+		}
+		eachField(typ, func(f reflect.StructField, name string) {
+			delete(left, name)
+			e, ok := table[name]
+			switch {
+			case !ok:
+				t.Errorf("%s.%s: nothing says whether it is in effect", path, name)
+			case (e.kind == later || e.kind == clusterOnly) == (e.reason == ""):
+				t.Errorf("%s.%s: a field without effect, and no other, needs a reason", path, name)
+			case strings.HasSuffix(e.reason, "."):
+				t.Errorf("%s.%s: the reason ends in a stop: %q", path, name, e.reason)
+			case e.kind == into:
+				walk(f.Type, path+"."+name)
+			}
+		})
+		for name := range left {
+			t.Errorf("%s: the table of %v has %s, the type hasn't", path, typ, name)
+		}
+	}
+	walk(reflect.TypeFor[v1beta1.InferenceServiceSpec](), "spec")
+	walk(reflect.TypeFor[v1alpha1.ServingRuntimeSpec](), "runtime.spec")
+	for typ := range effects {
+		if !seen[typ] {
+			t.Errorf("the table of %v is reached from nowhere", typ)
+		}
+	}
+}
+
+func TestNotInEffect(t *testing.T) {
+	type is = *v1beta1.InferenceService
+	for name, tc := range map[string]struct {
+		is   is
+		want []string
+	}{
+		"a plain service":      {is: with(func(is) {})},
+		"replicas":             {is: with(func(s is) { s.Spec.Predictor.MinReplicas = ptr[int32](3) })},
+		"one number of them":   {is: with(func(s is) { s.Spec.Predictor.MinReplicas, s.Spec.Predictor.MaxReplicas = ptr[int32](3), 3 })},
+		"one replica at most":  {is: with(func(s is) { s.Spec.Predictor.MaxReplicas = 1 })},
+		"scaling":              {is: with(func(s is) { s.Spec.Predictor.MaxReplicas = 3 }), want: []string{"spec.predictor.maxReplicas"}},
+		"scaling to zero":      {is: with(func(s is) { s.Spec.Predictor.MinReplicas = ptr[int32](0) }), want: []string{"spec.predictor.minReplicas"}},
+		"no concurrency limit": {is: with(func(s is) { s.Spec.Predictor.ContainerConcurrency = ptr[int64](0) })},
+		"all requests to one":  {is: with(func(s is) { s.Spec.Predictor.CanaryTrafficPercent = ptr[int64](100) })},
+		"a canary":             {is: withCanaries(canary("b", 1)), want: []string{"spec.canary"}},
+		"the framework's field": {is: with(func(s is) {
+			s.Spec.Predictor = v1beta1.PredictorSpec{ONNX: &v1beta1.FrameworkSpec{PredictorExtensionSpec: v1beta1.PredictorExtensionSpec{Storage: &v1beta1.ModelStorageSpec{}}}}
+		}), want: []string{"spec.predictor.onnx.storage"}},
+		"much of what comes later": {
+			is: with(func(s is) {
+				p := &s.Spec.Predictor
+				p.CanaryTrafficPercent, p.ContainerConcurrency = ptr[int64](10), ptr[int64](4)
+				p.Logger, p.Batcher = &v1beta1.LoggerSpec{Mode: "all"}, &v1beta1.Batcher{}
+				p.ScaleMetric, p.ScaleTarget, p.ScaleMetricType = ptr(v1beta1.MetricCPU), ptr[int32](80), ptr(v1beta1.UtilizationMetricType)
+				p.AutoScaling, p.DeploymentStrategy = &v1beta1.AutoScalingSpec{}, &appsv1.DeploymentStrategy{Type: "Recreate"}
+				p.WorkerSpec, p.StorageContainerName = &v1beta1.WorkerSpec{}, ptr("mine")
+				s.Spec.Explainer = &v1beta1.ExplainerSpec{ART: &v1beta1.ARTExplainerSpec{}}
+			}),
+			want: []string{
+				"spec.explainer.art", "spec.predictor.autoScaling", "spec.predictor.batcher", "spec.predictor.canaryTrafficPercent",
+				"spec.predictor.containerConcurrency", "spec.predictor.deploymentStrategy", "spec.predictor.logger",
+				"spec.predictor.scaleMetric", "spec.predictor.scaleMetricType", "spec.predictor.scaleTarget",
+				"spec.predictor.storageContainerName", "spec.predictor.workerSpec",
+			},
+		},
+		"what speaks of nodes": {
+			is: with(func(s is) {
+				p := &s.Spec.Predictor
+				p.NodeSelector, p.Affinity, p.Tolerations = map[string]string{"a": "b"}, &corev1.Affinity{}, []corev1.Toleration{{}}
+				p.HostNetwork, p.AutomountServiceAccountToken, p.RestartPolicy = true, ptr(false), corev1.RestartPolicyAlways
+				p.ServiceAccountName = "robot"
+			}),
+			want: []string{"spec.predictor.affinity", "spec.predictor.nodeSelector", "spec.predictor.serviceAccountName", "spec.predictor.tolerations"},
+		},
+		"deep in a container": {
+			is: with(func(s is) {
+				s.Spec.Predictor.Model.Resources.Limits = corev1.ResourceList{"cpu": resource.MustParse("1"), "nvidia.com/gpu": resource.MustParse("1")}
+				s.Spec.Predictor.Volumes = []corev1.Volume{
+					{Name: "a", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Memory"}}},
+					{Name: "b", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}},
+				}
+				s.Spec.Transformer = &v1beta1.TransformerSpec{PodSpec: v1beta1.PodSpec{Containers: []corev1.Container{{
+					Name:            "t",
+					Ports:           []corev1.ContainerPort{{ContainerPort: 8080, Protocol: "TCP"}, {ContainerPort: 53, Protocol: "UDP"}},
+					Env:             []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{}}}},
+					SecurityContext: &corev1.SecurityContext{},
+					VolumeMounts:    []corev1.VolumeMount{{Name: "a", SubPathExpr: "$(A)"}},
+				}}}}
+			}),
+			want: []string{
+				"spec.predictor.model.resources.limits[nvidia.com/gpu]", "spec.predictor.volumes[0].emptyDir.medium", "spec.predictor.volumes[1].nfs",
+				"spec.transformer.containers[0].env[0].valueFrom.fileKeyRef", "spec.transformer.containers[0].ports[1].protocol",
+				"spec.transformer.containers[0].securityContext", "spec.transformer.containers[0].volumeMounts[0].subPathExpr",
+			},
+		},
+		"annotations": {
+			is: with(func(s is) {
+				for k, v := range map[string]string{
+					DeploymentModeAnnotation: "RawDeployment", AutoscalerClassAnnotation: "keda", "mine": "x",
+					"autoscaling.knative.dev/target": "5", "sidecar.istio.io/inject": "true", "serving.kserve.io/stop": "true",
+					"storage.kserve.io/readonly": "false",
+				} {
+					annotate(s, k, v)
+				}
+			}),
+			want: []string{
+				"metadata.annotations[autoscaling.knative.dev/target]", "metadata.annotations[serving.kserve.io/autoscalerClass]",
+				"metadata.annotations[serving.kserve.io/stop]", "metadata.annotations[sidecar.istio.io/inject]",
+				"metadata.annotations[storage.kserve.io/readonly]",
+			},
+		},
+		"annotations that ask for what is so": {
+			is: with(func(s is) {
+				annotate(s, DeploymentModeAnnotation, "Standard")
+				annotate(s, AutoscalerClassAnnotation, "none")
+				annotate(s, "storage.kserve.io/readonly", "true")
+				annotate(s, "serving.kserve.io/stop", "false")
+			}),
+		},
+		"another mode": {
+			is:   with(func(s is) { annotate(s, DeploymentModeAnnotation, "Serverless") }),
+			want: []string{"metadata.annotations[serving.kserve.io/deploymentMode]"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, n := range NotInEffectOf(tc.is) {
+				got = append(got, n.Field)
+				if n.Reason == "" {
+					t.Errorf("%s has no reason", n.Field)
+				}
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("fields (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNotInEffectOfRuntime(t *testing.T) {
+	got := NotInEffectOfRuntime(&v1alpha1.ServingRuntimeSpec{
+		MultiModel: ptr(true), GrpcDataEndpoint: ptr("port:8001"), Disabled: ptr(false),
+		ServingRuntimePodSpec: v1alpha1.ServingRuntimePodSpec{NodeSelector: map[string]string{"a": "b"}, Containers: []corev1.Container{{Name: ServerContainer, TTY: true}}},
+	})
+	var paths []string
+	for _, n := range got {
+		paths = append(paths, n.Field)
+	}
+	want := []string{"spec.containers[0].tty", "spec.grpcDataEndpoint", "spec.multiModel", "spec.nodeSelector"}
+	if !slices.Equal(paths, want) {
+		t.Errorf("got %q, want %q", paths, want)
+	}
+	cluster := map[string]bool{}
+	for _, n := range got {
+		cluster[n.Field] = n.ClusterOnly
+	}
+	if !cluster["spec.nodeSelector"] || cluster["spec.multiModel"] {
+		t.Errorf("ClusterOnly is %v", cluster)
+	}
+}
