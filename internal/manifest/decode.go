@@ -77,21 +77,26 @@ func (e *FieldErrors) Unwrap() error { return errdef.ErrInvalid }
 // is always an error, a null in a field is the same as leaving it out, and a number that the
 // Go type can't hold is an error even where the schema gives no size.
 func CheckFields(obj map[string]any) error {
-	_, err := check(obj)
+	_, err := check(obj, false)
 	return err
 }
 
 // FromUnstructured returns the typed object of a content that CheckFields finds no fault with;
 // otherwise CheckFields' error. The result shares no memory with obj.
 func FromUnstructured(obj map[string]any) (Object, error) {
-	out, err := check(obj)
+	out, err := check(obj, false)
 	if err != nil {
 		return nil, err
 	}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(obj, out); err != nil {
+	return fill(out, obj)
+}
+
+// fill decodes a content that fits into an empty object.
+func fill(into Object, obj map[string]any) (Object, error) {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(obj, into); err != nil {
 		return nil, errdef.New(errdef.ErrInvalid, fmt.Sprintf("decode %s %q: %v", obj["kind"], nameOf(obj), err))
 	}
-	return out, nil
+	return into, nil
 }
 
 // DecodeStrict decodes one JSON or YAML document that holds an object of a kind of
@@ -113,8 +118,9 @@ func DecodeStrict(raw []byte) (Object, error) {
 	return FromUnstructured(obj)
 }
 
-// check returns an empty object of the content's kind if the content fits it.
-func check(obj map[string]any) (Object, error) {
+// check returns an empty object of the content's kind if the content fits it. With prune it
+// deletes unknown fields from obj, and the object comes with a *FieldErrors if those were all.
+func check(obj map[string]any, prune bool) (Object, error) {
 	apiVersion, _ := obj["apiVersion"].(string)
 	kind, _ := obj["kind"].(string)
 	gv, err := schema.ParseGroupVersion(apiVersion)
@@ -126,17 +132,21 @@ func check(obj map[string]any) (Object, error) {
 		return nil, errdef.New(errdef.ErrUnsupported, fmt.Sprintf("kind %s of %s is not one of %s", kind, apiVersion, knownKinds()))
 	}
 	out := make()
-	var c checker
+	c := checker{prune: prune}
 	c.object(obj, reflect.TypeOf(out).Elem(), nil)
 	if len(c.unknown) == 0 && len(c.invalid) == 0 {
 		return out, nil
 	}
 	slices.Sort(c.unknown)
 	slices.SortFunc(c.invalid, func(a, b *field.Error) int { return strings.Compare(a.Field, b.Field) })
-	return nil, &FieldErrors{
+	faults := &FieldErrors{
 		Unknown: c.unknown[:min(len(c.unknown), maxFieldErrors)],
 		Invalid: c.invalid[:min(len(c.invalid), maxFieldErrors)],
 	}
+	if prune && len(c.invalid) == 0 {
+		return out, faults
+	}
+	return nil, faults
 }
 
 func knownKinds() string {

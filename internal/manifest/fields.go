@@ -29,6 +29,8 @@ const maxFieldErrors = 100
 type checker struct {
 	unknown []string
 	invalid field.ErrorList
+	// prune deletes unknown fields from what is walked.
+	prune bool
 }
 
 // member is one JSON field of a struct.
@@ -204,6 +206,9 @@ func (c *checker) object(v any, t reflect.Type, at *field.Path) {
 			// The CRD keeps what it doesn't know there.
 		case !ok || key == "ephemeralContainers" && isComponent(at):
 			c.unknown = append(c.unknown, child(at, key).String())
+			if c.prune {
+				delete(obj, key)
+			}
 		case e == nil:
 			// An API server drops nulls before it looks at required fields.
 		default:
