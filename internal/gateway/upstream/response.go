@@ -683,7 +683,8 @@ func (r *Response) trailers() error {
 			c.r += 2
 			return nil
 		}
-		if n := headEnd(b, 0); n > 0 {
+		if i := bytes.Index(b, []byte("\r\n\r\n")); i >= 0 {
+			n := i + 4
 			h := http.Header{}
 			if _, err := parseFields(string(b[:n]), h); err != nil {
 				return err
