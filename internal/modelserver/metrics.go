@@ -1,6 +1,8 @@
 package modelserver
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -11,6 +13,10 @@ import (
 
 	"stationmaster.dev/stationmaster/internal/wire/oip"
 )
+
+// clientGone is the status under which requests count whose client went away, as in nginx's
+// logs: nobody saw an answer, and it is no failure of the server's.
+const clientGone = 499
 
 type metrics struct {
 	registry *prometheus.Registry
@@ -62,6 +68,9 @@ func newMetrics(m *model) *metrics {
 
 func (s *metrics) observe(protocol string, req *oip.InferRequest, err error, took time.Duration) {
 	code, _ := oip.Status(err)
+	if errors.Is(err, context.Canceled) {
+		code = clientGone
+	}
 	s.requests.WithLabelValues(protocol, strconv.Itoa(code)).Inc()
 	s.duration.WithLabelValues(protocol).Observe(took.Seconds())
 	if len(req.Inputs) > 0 && len(req.Inputs[0].Shape) > 0 {

@@ -18,6 +18,7 @@ import (
 // model is the one model of the server, through loading, serving, unloading and loading again:
 //
 //	UNAVAILABLE ──load──► LOADING ──► READY ──unload──► UNLOADING ──► UNAVAILABLE
+//	                         │          └─────load again, or fail to──► READY
 //	                         └──failed──► UNAVAILABLE (with the reason)
 type model struct {
 	cfg *Config
@@ -59,17 +60,21 @@ func (m *model) set(state, reason string) {
 	m.status.Store(&s)
 }
 
-// load finds and opens the model, in place of one that is loaded. It blocks until that is done.
-// On an error the model is unavailable.
+// load finds and opens the model. It blocks until that is done. One that is loaded already goes
+// on serving until the new one takes its place, and after an error; without one the model is
+// then unavailable.
 func (m *model) load(ctx context.Context) (err error) {
 	m.changing.Lock()
 	defer m.changing.Unlock()
-	m.set(oip.StateLoading, "")
+	serving := m.session != nil // written only while changing is held
+	if !serving {
+		m.set(oip.StateLoading, "")
+	}
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("open: %w: panic: %v\n%s", errdef.ErrInternal, p, debug.Stack())
 		}
-		if err != nil {
+		if err != nil && !serving {
 			m.set(oip.StateUnavailable, firstLine(err.Error()))
 		}
 	}()
@@ -93,7 +98,10 @@ func (m *model) load(ctx context.Context) (err error) {
 		md.Versions = []string{version}
 	}
 	m.status.Store(&snapshot{state: oip.StateReady, metadata: md, version: version})
-	return closeSession(old)
+	if err := closeSession(old); err != nil {
+		return fmt.Errorf("free the model from before: %w", err)
+	}
+	return nil
 }
 
 // known gives tensors of unknown rank a shape that metadata can show.

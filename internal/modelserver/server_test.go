@@ -436,6 +436,15 @@ func TestUnloadAndLoadAtAClientsWish(t *testing.T) {
 	if code, _, body := r.call(t, "POST", "/v2/repository/models/m/load", ""); code != 501 || !strings.Contains(body, "FancyOp") {
 		t.Errorf("failing load: %d %s", code, body)
 	}
+	if code, _, body := r.call(t, "POST", "/v2/models/m/infer", inferBody); code != 200 {
+		t.Errorf("a failed load took the model away that served: %d %s", code, body)
+	}
+	if code, _, body := r.call(t, "POST", "/v2/repository/models/m/unload", ""); code != 200 {
+		t.Errorf("unload: %d %s", code, body)
+	}
+	if code, _, body := r.call(t, "POST", "/v2/repository/models/m/load", ""); code != 501 {
+		t.Errorf("failing load: %d %s", code, body)
+	}
 	if _, _, body := r.call(t, "POST", "/v2/repository/index", ""); !strings.Contains(body, `"state":"UNAVAILABLE"`) || !strings.Contains(body, "FancyOp") {
 		t.Errorf("index: %s", body)
 	}
@@ -499,6 +508,10 @@ func TestBeyondTheQueueRequestsAreRefusedAtOnce(t *testing.T) {
 		t.Errorf("the one that left got %d", code)
 	}
 	eventually(t, "none waiting", func() bool { return r.model.waiting.Load() == 0 })
+	eventually(t, "counted", func() bool {
+		_, _, page := r.call(t, "GET", "/metrics", "")
+		return strings.Contains(page, `stationmaster_runtime_requests_total{code="499",protocol="v2"} 1`)
+	})
 	go post(t.Context())
 	eventually(t, "one waiting again", func() bool { return r.model.waiting.Load() == 1 })
 	close(gate)
