@@ -24,6 +24,7 @@ type Gateway struct {
 	log     *slog.Logger
 	pool    *upstream.Pool
 	metrics *metrics
+	drop    func(name string) bool // dropped, made once
 	grpc    *grpc.Server
 	// grpcOnHTTP serves the calls that come to the HTTP ports. It is apart because a server
 	// with such calls can't drain.
@@ -49,6 +50,7 @@ func New(cfg Config) (*Gateway, error) {
 	if g.metrics, err = newMetrics(cfg.Metrics); err != nil {
 		return nil, err
 	}
+	g.drop = g.dropped
 	g.dialer = newGRPCPool(cfg.MaxMessage)
 	g.grpc, g.grpcOnHTTP = g.newGRPCServer(), g.newGRPCServer()
 	return g, nil

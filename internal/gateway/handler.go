@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/gateway/upstream"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
@@ -40,6 +41,9 @@ type exchange struct {
 	began  bool
 	// status is what was sent, or what stands for it in metrics.
 	status int
+	// request and fields are what goes to an engine over HTTP.
+	request upstream.Request
+	fields  [6]upstream.Field
 	// started says that the response's head went out.
 	started bool
 }

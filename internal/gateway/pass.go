@@ -17,27 +17,27 @@ import (
 // but for the path and the headers that concern connections.
 func (x *exchange) passHTTP(e *route.Endpoint) {
 	r := x.r
-	req := upstream.Request{
+	req := &x.request
+	*req = upstream.Request{
 		Method:        r.Method,
 		Target:        x.targetPath(),
 		Host:          r.Host,
 		Header:        r.Header,
-		Drop:          x.g.dropped,
+		Drop:          x.g.drop,
 		ContentLength: r.ContentLength,
 		HeaderTimeout: x.timeout(),
 		IdleTimeout:   x.g.cfg.Timeouts.Idle,
 	}
-	var fields [6]upstream.Field
-	req.Set = x.forwardedFields(fields[:0])
+	req.Set = x.forwardedFields(x.fields[:0])
 	if r.ProtoMajor == 1 && len(r.Header["Upgrade"]) > 0 && connectionUpgrade(r.Header) {
 		req.Upgrade = strings.Join(r.Header["Upgrade"], ", ")
 	}
 	defer req.Release()
-	if err := x.attachBody(&req); err != nil {
+	if err := x.attachBody(req); err != nil {
 		x.fail(err)
 		return
 	}
-	resp, err := x.roundTrip(&req, e)
+	resp, err := x.roundTrip(req, e)
 	if err != nil {
 		x.fail(err)
 		return
@@ -74,15 +74,10 @@ func (x *exchange) attachBody(req *upstream.Request) error {
 	if req.ContentLength == 0 {
 		return nil
 	}
-	rc := http.NewResponseController(x.w)
-	wait := x.g.cfg.Timeouts.Body
 	if req.ContentLength > 0 && req.ContentLength <= upstream.WholeBody {
-		req.Body = x.r.Body
-		_ = rc.SetReadDeadline(time.Now().Add(wait))
-		err := req.Prepare()
-		_ = rc.SetReadDeadline(time.Time{})
-		return x.clientError(err)
+		return x.readWhole(req)
 	}
+	rc := http.NewResponseController(x.w)
 	if x.r.ProtoMajor == 1 {
 		// The response may begin before the body has ended.
 		_ = rc.EnableFullDuplex()
@@ -91,14 +86,26 @@ func (x *exchange) attachBody(req *upstream.Request) error {
 	if limit <= 0 {
 		limit = -1
 	}
-	req.Body = &limitedBody{r: x.r.Body, left: limit, limit: limit, rc: rc, wait: wait}
+	req.Body = &limitedBody{r: x.r.Body, left: limit, limit: limit, rc: rc, wait: x.g.cfg.Timeouts.Body}
 	req.Trailer = x.r.Trailer
 	req.AbortBody = func() { _ = rc.SetReadDeadline(time.Unix(1, 0)) }
 	return nil
 }
 
+func (x *exchange) readWhole(req *upstream.Request) error {
+	rc := http.NewResponseController(x.w)
+	req.Body = x.r.Body
+	_ = rc.SetReadDeadline(time.Now().Add(x.g.cfg.Timeouts.Body))
+	err := req.Prepare()
+	_ = rc.SetReadDeadline(time.Time{})
+	return x.clientError(err)
+}
+
 // clientError tells apart what the client's body did wrong.
 func (x *exchange) clientError(err error) error {
+	if err == nil {
+		return nil
+	}
 	var body *upstream.BodyError
 	if errors.As(err, &body) {
 		return bodyError(body.Err)

@@ -43,7 +43,6 @@ type Response struct {
 	inChunk    bool
 	done       bool
 	large      *buffer
-	taken      bool // the connection was handed out
 }
 
 type bodyMode uint8
@@ -136,21 +135,24 @@ func (r *Response) end() error {
 		r.large = nil
 	}
 	stopped := r.stop()
+	if len(c.buf) != len(c.small) && c.r == c.w {
+		c.buf, c.r, c.w = c.small, 0, 0
+	}
+	if stopped && r.sent && r.keep && r.done && !r.broken && c.r == c.w && !c.aborted.Load() {
+		c.host.put(c)
+	} else {
+		c.close()
+	}
+	return clientFault(r.sendErr)
+}
+
+// clientFault returns the *BodyError in err, or nil.
+func clientFault(err error) error {
+	if err == nil {
+		return nil
+	}
 	var be *BodyError
-	if !errors.As(r.sendErr, &be) {
-		be = nil
-	}
-	if !r.taken {
-		if len(c.buf) != len(c.small) && c.r == c.w {
-			c.buf, c.r, c.w = c.small, 0, 0
-		}
-		if stopped && r.sent && r.keep && r.done && !r.broken && c.r == c.w && !c.aborted.Load() {
-			c.host.put(c)
-		} else {
-			c.close()
-		}
-	}
-	if be != nil {
+	if errors.As(err, &be) {
 		return be
 	}
 	return nil
