@@ -214,6 +214,7 @@ func (p *Platform) detect(ctx context.Context) {
 	defer cancel()
 	proc, err := spawn(p.cfg.Self, []string{p.cfg.Self, LaunchCommand, checkArg, scratch}, flat(p.base), p.dir, nil, p.private(&syscall.SysProcAttr{Setsid: true}))
 	if err != nil {
+		p.log.Info("mounts aren't permitted here; paths are rewritten", "err", err)
 		return
 	}
 	defer proc.pidfd.Close()

@@ -527,7 +527,7 @@ func TestAKilledControlPlaneLosesNoEngine(t *testing.T) {
 		t.Errorf("it was restarted %d times", r.Restarts)
 	}
 	pid := b.pid(r)
-	if err := syscall.Kill(pid, syscall.SIGUSR1); err != nil {
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	got := b.until("restarted", func(r spec.Replica) bool { return ready(r) && r.Restarts == 1 })

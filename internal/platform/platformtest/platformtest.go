@@ -257,11 +257,13 @@ func tells(t *testing.T, b *bench) {
 	defer cancel()
 	changes := b.Platform.Changes(ctx)
 	w := b.workload(iris, "iris-1", "a", b.Serve())
-	for n := 1; n <= 3; n++ {
-		b.apply(iris, platform.Assignment{Workload: w, Replicas: n})
+	for range 5 {
+		b.apply(iris, platform.Assignment{Workload: w, Replicas: 2})
+		b.apply(iris, platform.Assignment{Workload: w, Replicas: 3})
 	}
 	b.until(iris, "three", exactly(3))
-	// Nobody read until now, and what is left to read are a few values, not one per change.
+	// Nobody read until now, and what is left to read are a few values, not one per change
+	// (some more may be late news of the replicas just started).
 	read := 0
 	for quiet := false; !quiet; {
 		select {
@@ -274,8 +276,8 @@ func tells(t *testing.T, b *bench) {
 			quiet = true
 		}
 	}
-	if read == 0 || read > 3 {
-		t.Errorf("%d changes were kept for a reader that wasn't reading, want one or two", read)
+	if read == 0 || read > 6 {
+		t.Errorf("%d changes were kept for a reader that wasn't reading, want a few", read)
 	}
 	cancel()
 	timeout := time.After(b.Patience)
