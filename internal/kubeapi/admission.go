@@ -86,7 +86,10 @@ func (g gate) Admit(ctx context.Context, a admission.Attributes, _ admission.Obj
 	}
 	ns, err := g.namespaces.open(ctx, a.GetNamespace())
 	if err != nil {
-		return err // namespaces "x" not found, as Kubernetes says it
+		if apierrors.IsNotFound(err) { // the store names the resource that was asked for
+			return apierrors.NewNotFound(corev1.Resource("namespaces"), a.GetNamespace())
+		}
+		return err
 	}
 	if ns.DeletionTimestamp == nil {
 		return nil

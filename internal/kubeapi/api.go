@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime/debug"
 	"slices"
+	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	extensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -14,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
@@ -25,6 +28,8 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	basecompatibility "k8s.io/component-base/compatibility"
+	baseversion "k8s.io/component-base/version"
 	"k8s.io/kube-openapi/pkg/builder3"
 	"k8s.io/kube-openapi/pkg/common/restfuladapter"
 
@@ -125,10 +130,12 @@ func configure(codecs serializer.CodecFactory, own, core *runtime.Scheme, db *st
 	// Objects are few and etcd is in this process: a second copy of them all would cost more than
 	// it saves.
 	etcd.EnableWatchCache = false
+	etcd.EnableGarbageCollection = false // see docs/adr/0001: nothing here would take the finalizers away
 	cfg := genericapiserver.NewRecommendedConfig(codecs)
 	if err := o.ServerRunOptions.ApplyTo(&cfg.Config); err != nil {
 		return nil, nil, fmt.Errorf("configure the API server: %w", err)
 	}
+	cfg.EffectiveVersion = kubeVersion{cfg.EffectiveVersion}
 	cfg.EnableProfiling = false // the admin port has it
 	cfg.Authentication.Authenticator = authn
 	cfg.Authorization.Authorizer = authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)
@@ -247,4 +254,26 @@ func groupOf(group string, versions []string) metav1.APIGroup {
 	}
 	g.PreferredVersion = g.Versions[0]
 	return g
+}
+
+// kubeVersion answers /version with the release of Kubernetes whose libraries serve here, which
+// clients compare with their own.
+type kubeVersion struct {
+	basecompatibility.EffectiveVersion
+}
+
+// Info returns the version, with our name as its build metadata.
+func (v kubeVersion) Info() *apiversion.Info {
+	info := v.EffectiveVersion.Info()
+	release := "v" + baseversion.DefaultKubeBinaryVersion + ".0"
+	if build, ok := debug.ReadBuildInfo(); ok {
+		for _, dep := range build.Deps {
+			if minor, ok := strings.CutPrefix(dep.Version, "v0."); ok && dep.Path == "k8s.io/apiserver" {
+				release = "v1." + minor
+			}
+		}
+	}
+	parts := strings.SplitN(strings.TrimPrefix(release, "v"), ".", 3)
+	info.Major, info.Minor, info.GitVersion = parts[0], parts[1], release+"+stationmaster"
+	return info
 }

@@ -4,13 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/server/egressselector"
 
@@ -39,11 +44,12 @@ type store struct {
 	etcd      *embed.Etcd
 	socket    string
 	socketDir string // removed on close, "" when the socket lies in the data directory
+	closing   atomic.Bool
 }
 
 // startStore opens the database in dir and waits until it takes requests. The data is synced to
 // disk on each commit, as etcd does by default.
-func startStore(ctx context.Context, dir string) (_ *store, err error) {
+func startStore(ctx context.Context, dir string, log *slog.Logger) (_ *store, err error) {
 	if err := os.MkdirAll(dir, privateDirMode); err != nil {
 		return nil, fmt.Errorf("make etcd's directory: %w", err)
 	}
@@ -69,10 +75,11 @@ func startStore(ctx context.Context, dir string) (_ *store, err error) {
 	cfg := embed.NewConfig()
 	cfg.Name = "stationmaster"
 	cfg.Dir = filepath.Join(dir, "data")
-	cfg.LogLevel = "error"
-	cfg.LogOutputs = []string{"stderr"}
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(etcdLog{log: log, closing: &s.closing}))
 	cfg.ListenClientUrls = []url.URL{{Scheme: "unix", Path: s.socket}}
-	cfg.ListenPeerUrls = []url.URL{{Scheme: "unix", Path: filepath.Join(sockets, "peer.sock")}}
+	// etcd takes a peer socket's path from the host part; without one it would listen on a name
+	// that every user of the machine can reach.
+	cfg.ListenPeerUrls = []url.URL{{Scheme: "unix", Host: filepath.Join(sockets, "peer.sock")}}
 	cfg.AdvertiseClientUrls = []url.URL{*self}
 	cfg.AdvertisePeerUrls = []url.URL{*self}
 	cfg.InitialCluster = cfg.Name + "=" + advertised
@@ -100,6 +107,7 @@ func startStore(ctx context.Context, dir string) (_ *store, err error) {
 
 // close stops etcd and waits until it has.
 func (s *store) close() {
+	s.closing.Store(true)
 	if s.etcd != nil {
 		s.etcd.Close()
 	}
@@ -116,7 +124,7 @@ func (s *store) egress(egressselector.NetworkContext) (utilnet.DialFunc, error) 
 	}, nil
 }
 
-// err is a failure of etcd while it runs; it stays open after.
+// failed waits for a failure of etcd while it runs; nil when ctx ends first.
 func (s *store) failed(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -128,3 +136,40 @@ func (s *store) failed(ctx context.Context) error {
 		return fmt.Errorf("%w: etcd: %w", errdef.ErrInternal, err)
 	}
 }
+
+// etcdLog passes etcd's errors on.
+type etcdLog struct {
+	log     *slog.Logger
+	closing *atomic.Bool // errors of closing sockets are no news then
+	fields  []zapcore.Field
+}
+
+func (etcdLog) Enabled(l zapcore.Level) bool { return l >= zapcore.ErrorLevel }
+
+func (c etcdLog) With(f []zapcore.Field) zapcore.Core {
+	c.fields = append(slices.Clone(c.fields), f...)
+	return c
+}
+
+func (c etcdLog) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(e.Level) {
+		return checked.AddCore(e, c)
+	}
+	return checked
+}
+
+func (c etcdLog) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	// A new member says once that it can't know its storage version before its first snapshot.
+	level := slog.LevelError
+	if c.closing.Load() || e.Message == "failed to update storage version" {
+		level = slog.LevelDebug
+	}
+	enc := zapcore.NewMapObjectEncoder()
+	for _, f := range append(slices.Clone(c.fields), fields...) {
+		f.AddTo(enc)
+	}
+	c.log.Log(context.Background(), level, "etcd", "message", e.Message, "fields", enc.Fields)
+	return nil
+}
+
+func (etcdLog) Sync() error { return nil }

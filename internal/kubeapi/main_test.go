@@ -53,7 +53,7 @@ func serveForParent(dir string) int {
 	}
 	s, err := kubeapi.New(kubeapi.Config{
 		DataDir: dir, Listen: listen, CRDs: crds,
-		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -33,7 +33,7 @@ const (
 
 // populate makes the namespaces that always exist and establishes the definitions. It returns
 // when all of them are served.
-func (a *api) populate(ctx context.Context, crds []*apiextensionsv1.CustomResourceDefinition) error {
+func (a *api) populate(ctx context.Context, crds []*apiextensionsv1.CustomResourceDefinition, step func(string)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, establishWithin,
 		fmt.Errorf("%w: the API was not serving its kinds within %v", errdef.ErrTimeout, establishWithin))
 	defer cancel()
@@ -51,6 +51,7 @@ func (a *api) populate(ctx context.Context, crds []*apiextensionsv1.CustomResour
 	}); err != nil {
 		return fmt.Errorf("wait for the API to answer: %w", err)
 	}
+	step("answering")
 	g, ctx := errgroup.WithContext(ctx)
 	for _, name := range immortal {
 		g.Go(func() error {
@@ -69,7 +70,9 @@ func (a *api) populate(ctx context.Context, crds []*apiextensionsv1.CustomResour
 			return nil
 		})
 	}
-	return g.Wait()
+	err = g.Wait()
+	step("kinds served")
+	return err
 }
 
 // establish stores the definition unless it is there already, and waits until it is served.

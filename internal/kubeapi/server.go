@@ -101,6 +101,8 @@ func (s *Server) RESTConfig() *rest.Config {
 // Run serves until ctx is done and returns nil then, or the error that ended it. It blocks, and
 // has stopped etcd and every listener when it returns. It runs once.
 func (s *Server) Run(ctx context.Context) error {
+	began := time.Now()
+	step := func(what string) { s.log.Debug("api starts", "step", what, "after", time.Since(began)) }
 	logOnce.Do(func() { klog.SetSlogLogger(slog.New(quiet{s.log.Handler()})) })
 	dir := filepath.Join(s.cfg.DataDir, "api")
 	if err := os.MkdirAll(dir, privateDirMode); err != nil {
@@ -122,16 +124,19 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	db, err := startStore(ctx, filepath.Join(dir, "etcd"))
+	step("keys loaded")
+	db, err := startStore(ctx, filepath.Join(dir, "etcd"), s.log)
 	if err != nil {
 		return quietWhenDone(ctx, err)
 	}
 	defer db.close()
 
+	step("etcd open")
 	a, err := newAPI(s.cfg, db, l, creds)
 	if err != nil {
 		return err
 	}
+	step("servers made")
 	// The API's own parts are told to stop after those that use it.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
@@ -142,7 +147,7 @@ func (s *Server) Run(ctx context.Context) error {
 	parts.Go(func() error { return db.failed(partsCtx) })
 	parts.Go(func() error { return a.sweep(partsCtx, s.log) })
 	parts.Go(func() error {
-		if err := a.populate(partsCtx, s.cfg.CRDs); err != nil {
+		if err := a.populate(partsCtx, s.cfg.CRDs, step); err != nil {
 			return err
 		}
 		if err := writeKubeconfig(s.KubeconfigPath(), addr, creds); err != nil {
@@ -152,7 +157,7 @@ func (s *Server) Run(ctx context.Context) error {
 		s.loopback, s.addr = a.loopback, addr
 		s.mu.Unlock()
 		close(s.ready)
-		s.log.Info("api ready", "addr", addr)
+		s.log.Info("api ready", "addr", addr, "after", time.Since(began))
 		return nil
 	})
 	stopped := make(chan struct{})
