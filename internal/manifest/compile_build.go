@@ -56,9 +56,7 @@ func buildModel(in Input, p part, dot *subject, local *LocalRuntime) (built, err
 	if b.containers, err = MergeContainers(in.Runtime.Containers, over, p.pod.Containers); err != nil {
 		return b, err
 	}
-	if b.pod, err = MergePod(in.Runtime.ServingRuntimePodSpec, *p.pod); err != nil {
-		return b, err
-	}
+	b.pod = MergePod(in.Runtime.ServingRuntimePodSpec, *p.pod)
 	// A command of the manifest's own is meant as it stands, on every platform.
 	if local != nil && len(over.Command) == 0 {
 		local.adopt(over)

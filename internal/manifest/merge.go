@@ -1,12 +1,10 @@
 package manifest
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
 	servingv1alpha1 "stationmaster.dev/stationmaster/api/serving/v1alpha1"
 	servingv1beta1 "stationmaster.dev/stationmaster/api/serving/v1beta1"
@@ -26,7 +24,7 @@ const (
 // merge by their key and resources by name; args are joined, base's first. The name stays
 // base's. Where over gives an environment variable, a probe or a hook another source, base's
 // is dropped, since two would be no valid container. Neither argument is changed.
-func MergeContainer(base, over corev1.Container) (corev1.Container, error) {
+func MergeContainer(base, over corev1.Container) corev1.Container {
 	b, o := *base.DeepCopy(), *over.DeepCopy()
 	args := slices.Concat(b.Args, o.Args)
 	o.Args, o.Name = nil, b.Name
@@ -51,12 +49,9 @@ func MergeContainer(base, over corev1.Container) (corev1.Container, error) {
 			b.Lifecycle.PostStart = nil
 		}
 	}
-	merged, err := strategicMerge(b, o)
-	if err != nil {
-		return corev1.Container{}, fmt.Errorf("merge container %s: %w", b.Name, err)
-	}
-	merged.Args = args
-	return merged, nil
+	strategicMerge(&b, o)
+	b.Args = args
+	return b
 }
 
 // yieldProbe empties base's action when over brings one of its own.
@@ -69,17 +64,14 @@ func yieldProbe(base, over *corev1.Probe) {
 // MergePod lays a component's pod fields on a runtime's by Kubernetes' strategic merge;
 // containers are left out, see MergeContainers. A volume that both have is over's alone. The
 // runtime's hostIPC is carried over, which KServe forgets.
-func MergePod(base servingv1alpha1.ServingRuntimePodSpec, over servingv1beta1.PodSpec) (corev1.PodSpec, error) {
+func MergePod(base servingv1alpha1.ServingRuntimePodSpec, over servingv1beta1.PodSpec) corev1.PodSpec {
 	b, o := base.DeepCopy().Core(), over.DeepCopy().Core()
 	b.Containers, o.Containers = nil, nil
 	b.Volumes = slices.DeleteFunc(b.Volumes, func(v corev1.Volume) bool {
 		return slices.ContainsFunc(o.Volumes, func(w corev1.Volume) bool { return v.Name == w.Name })
 	})
-	merged, err := strategicMerge(b, o)
-	if err != nil {
-		return corev1.PodSpec{}, fmt.Errorf("merge pod: %w", err)
-	}
-	return merged, nil
+	strategicMerge(&b, o)
+	return b
 }
 
 // MergeContainers puts a predictor's containers together in KServe's order: the server (the
@@ -90,11 +82,7 @@ func MergeContainers(runtime []corev1.Container, model corev1.Container, service
 	if i < 0 {
 		return nil, fmt.Errorf("the runtime has no container named %s: add one, it is the one that serves", ServerContainer)
 	}
-	server, err := MergeContainer(runtime[i], model)
-	if err != nil {
-		return nil, err
-	}
-	merged := []corev1.Container{server}
+	merged := []corev1.Container{MergeContainer(runtime[i], model)}
 	for _, c := range runtime {
 		if c.Name != ServerContainer {
 			merged = append(merged, *c.DeepCopy())
@@ -106,9 +94,7 @@ func MergeContainers(runtime []corev1.Container, model corev1.Container, service
 			merged = append(merged, *c.DeepCopy())
 			continue
 		}
-		if merged[i], err = MergeContainer(merged[i], c); err != nil {
-			return nil, err
-		}
+		merged[i] = MergeContainer(merged[i], c)
 	}
 	if i := slices.IndexFunc(merged, named(TransformerContainer)); i > 1 {
 		t := merged[i]
@@ -119,51 +105,4 @@ func MergeContainers(runtime []corev1.Container, model corev1.Container, service
 
 func named(name string) func(corev1.Container) bool {
 	return func(c corev1.Container) bool { return c.Name == name }
-}
-
-// strategicMerge lays the fields that over sets on base.
-func strategicMerge[T any](base, over T) (T, error) {
-	var zero, out T
-	b, err := json.Marshal(base)
-	if err != nil {
-		return zero, err
-	}
-	o, err := json.Marshal(over)
-	if err != nil {
-		return zero, err
-	}
-	var patch map[string]any
-	if err := json.Unmarshal(o, &patch); err != nil {
-		return zero, err
-	}
-	// A null in a patch deletes; here it only is a field without omitempty.
-	dropNulls(patch)
-	if o, err = json.Marshal(patch); err != nil {
-		return zero, err
-	}
-	m, err := strategicpatch.StrategicMergePatch(b, o, zero)
-	if err != nil {
-		return zero, err
-	}
-	if err := json.Unmarshal(m, &out); err != nil {
-		return zero, err
-	}
-	return out, nil
-}
-
-func dropNulls(v any) {
-	switch v := v.(type) {
-	case map[string]any:
-		for k, e := range v {
-			if e == nil {
-				delete(v, k)
-				continue
-			}
-			dropNulls(e)
-		}
-	case []any:
-		for _, e := range v {
-			dropNulls(e)
-		}
-	}
 }

@@ -1,11 +1,15 @@
 package manifest_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/yaml"
 
@@ -79,10 +83,7 @@ func TestAModelsContainerIsLaidOverTheRuntimes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			base, over := fromYAML[corev1.Container](t, tc.base), fromYAML[corev1.Container](t, tc.over)
 			b, o := base.DeepCopy(), over.DeepCopy()
-			got, err := manifest.MergeContainer(base, over)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := manifest.MergeContainer(base, over)
 			want := fromYAML[corev1.Container](t, tc.want)
 			byName(got.Env)
 			if d := cmp.Diff(want, got); d != "" {
@@ -152,10 +153,7 @@ serviceAccountName: sa
 volumes:
 - {name: cache, persistentVolumeClaim: {claimName: big}}
 `)
-	got, err := manifest.MergePod(base, over)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := manifest.MergePod(base, over)
 	want := fromYAML[corev1.PodSpec](t, `
 containers: null
 nodeSelector: {disk: ssd, zone: a}
@@ -180,16 +178,93 @@ func TestMergingAnEmptyContainerChangesNothing(t *testing.T) {
 		for _, n := range rapid.SliceOfNDistinct(rapid.StringMatching(`[A-Z]{1,2}`), 0, 4, rapid.ID).Draw(t, "env") {
 			c.Env = append(c.Env, corev1.EnvVar{Name: n, Value: rapid.StringMatching(`[a-z]{0,3}`).Draw(t, "value")})
 		}
-		got, err := manifest.MergeContainer(c, corev1.Container{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := manifest.MergeContainer(c, corev1.Container{})
 		if d := cmp.Diff(c, got); d != "" {
 			t.Fatalf("(-before +after):\n%s", d)
 		}
-		twice, err := manifest.MergeContainer(c, corev1.Container{Args: c.Args})
-		if err != nil || len(twice.Args) != 2*len(c.Args) {
-			t.Fatalf("args %v, %v: they must be joined", twice.Args, err)
+		twice := manifest.MergeContainer(c, corev1.Container{Args: c.Args})
+		if len(twice.Args) != 2*len(c.Args) {
+			t.Fatalf("args %v: they must be joined", twice.Args)
+		}
+	})
+}
+
+// TestMergingEqualsKubernetes takes Kubernetes' own strategic merge as the oracle.
+func TestMergingEqualsKubernetes(t *testing.T) {
+	words := func(t *rapid.T, what string) string {
+		return rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, what)
+	}
+	names := func(t *rapid.T) []string {
+		return rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c", "d", "e"}), 0, 4, rapid.ID).Draw(t, "names")
+	}
+	quantities := func(t *rapid.T) corev1.ResourceList {
+		out := corev1.ResourceList{}
+		for _, n := range names(t) {
+			out[corev1.ResourceName(n)] = resource.MustParse(rapid.SampledFrom([]string{"1", "2Gi", "500m"}).Draw(t, "quantity"))
+		}
+		if len(out) == 0 {
+			return nil
+		}
+		return out
+	}
+	container := func(t *rapid.T) corev1.Container {
+		c := corev1.Container{Name: "kserve-container", Image: words(t, "image"), WorkingDir: words(t, "dir")}
+		c.Command = rapid.SliceOfN(rapid.SampledFrom([]string{"x", "y"}), 0, 2).Draw(t, "command")
+		for _, n := range names(t) {
+			c.Env = append(c.Env, corev1.EnvVar{Name: n, Value: words(t, "value")})
+		}
+		for _, n := range names(t) {
+			c.Ports = append(c.Ports, corev1.ContainerPort{ContainerPort: int32(n[0]), Name: words(t, "port")})
+		}
+		for _, n := range names(t) {
+			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{MountPath: "/" + n, Name: "v" + words(t, "volume"), ReadOnly: rapid.Bool().Draw(t, "ro")})
+		}
+		c.Resources.Limits, c.Resources.Requests = quantities(t), quantities(t)
+		if rapid.Bool().Draw(t, "probe") {
+			c.ReadinessProbe = &corev1.Probe{PeriodSeconds: rapid.Int32Range(0, 2).Draw(t, "period")}
+			c.ReadinessProbe.HTTPGet = &corev1.HTTPGetAction{Path: words(t, "path"), Port: intstr.FromInt32(1)}
+		}
+		if rapid.Bool().Draw(t, "security") {
+			yes := rapid.Bool().Draw(t, "root")
+			c.SecurityContext = &corev1.SecurityContext{RunAsNonRoot: &yes, Capabilities: &corev1.Capabilities{}}
+			for _, n := range names(t) {
+				c.SecurityContext.Capabilities.Drop = append(c.SecurityContext.Capabilities.Drop, corev1.Capability(n))
+			}
+		}
+		return c
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		base, over := container(t), container(t)
+		// Kubernetes merges the two handlers of a probe; ours is replaced as a whole on purpose.
+		if over.ReadinessProbe != nil && base.ReadinessProbe != nil {
+			base.ReadinessProbe.ProbeHandler = corev1.ProbeHandler{}
+		}
+		b, err := json.Marshal(base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, err := json.Marshal(over)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := strategicpatch.StrategicMergePatch(b, o, corev1.Container{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want corev1.Container
+		if err := json.Unmarshal(m, &want); err != nil {
+			t.Fatal(err)
+		}
+		got, err := json.Marshal(manifest.MergeContainer(base, over))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wanted, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(string(wanted), string(got)); d != "" {
+			t.Fatalf("(-Kubernetes +ours):\n%s", d)
 		}
 	})
 }
