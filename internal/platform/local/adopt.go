@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -41,6 +43,9 @@ func (p *Platform) adopt() []*instance {
 		out = append(out, p.resume(&rec, known))
 	}
 	p.endStrays(known)
+	p.groups.sweep(func(leaf string) bool {
+		return slices.ContainsFunc(out, func(r *instance) bool { return strings.HasPrefix(leaf, r.id+"_") })
+	})
 	p.mu.Lock()
 	for _, r := range out {
 		p.replicas[r.id] = r

@@ -77,10 +77,12 @@ func (r *instance) begin(ctx context.Context, i, incarnation int) *spec.Failure 
 		defer dir.Close()
 		l.sys.UseCgroupFD, l.sys.CgroupFD = true, int(dir.Fd())
 	}
+	oomBefore := place.oomKills()
 	p, err := spawn(l.path, l.argv, l.env, r.dir, log, l.sys)
 	if err != nil {
 		return fail("start "+l.path, err)
 	}
+	p.GroupOOMKills = oomBefore
 	p.Container, p.Incarnation, p.Group, p.Engine, p.Name = i, incarnation, place, l.engine, l.name
 	r.p.mu.Lock()
 	p.OOMKills = r.p.oomKills
@@ -267,7 +269,7 @@ func (r *instance) follow(p *process) {
 func (r *instance) ended(p *process, end ending) replica.Event {
 	c, _ := r.m.Spec(p.Container)
 	killed := end.Known && end.Status.Signaled() && end.Status.Signal() == unix.SIGKILL
-	oom := p.Group.oomKills() > 0
+	oom := p.Group.oomKills() > p.GroupOOMKills
 	if !oom && killed && !r.stopping(p.Container) {
 		oom = machineOOMKills() > p.OOMKills && p.Group.V1Mem == "" && !r.p.groups.v2mem
 	}

@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // cgroups is the part of the machine's control groups that engines are put in. Version 2
@@ -189,5 +192,32 @@ func (g group) remove() {
 	}
 }
 
-// remove takes our subtree away if nothing is in it.
-func (g *cgroups) remove() { group{g.v2, g.v1mem, g.v1cpu}.remove() }
+// sweep ends and removes every container's group that keep doesn't want, and waits a moment
+// for the kernel to let go of what was just killed.
+func (g *cgroups) sweep(keep func(leaf string) bool) {
+	for _, dir := range []string{g.v2, g.v1mem, g.v1cpu} {
+		entries, err := os.ReadDir(dir)
+		if dir == "" || err != nil {
+			continue
+		}
+		for _, e := range entries {
+			if !e.IsDir() || keep(e.Name()) {
+				continue
+			}
+			leaf := filepath.Join(dir, e.Name())
+			_ = os.WriteFile(filepath.Join(leaf, "cgroup.kill"), []byte("1"), 0o600)
+			for range 50 {
+				if err := os.Remove(leaf); !errors.Is(err, unix.EBUSY) {
+					break
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+		}
+	}
+}
+
+// remove takes our subtree away with all that is in it.
+func (g *cgroups) remove() {
+	g.sweep(func(string) bool { return false })
+	group{g.v2, g.v1mem, g.v1cpu}.remove()
+}

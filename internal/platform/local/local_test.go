@@ -535,3 +535,78 @@ func TestAKilledControlPlaneLosesNoEngine(t *testing.T) {
 		t.Error("the engine that was killed still answers")
 	}
 }
+
+func TestAnImageRunsThroughTheContainerEngineThatAnswers(t *testing.T) {
+	bin, model := t.TempDir(), t.TempDir()
+	said := filepath.Join(t.TempDir(), "said")
+	script := "#!/bin/sh\ncase $1 in info) exit 0;; rm) echo \"$@\" >> " + said + "; exit 0;; esac\necho \"$@\" >> " + said + "\necho $KEY >> " + said + "\nexec sleep 1000\n"
+	if err := os.WriteFile(filepath.Join(bin, "podman"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, func(c *local.Config) { c.Path, c.Models = []string{bin}, models{"file:///m": model} })
+	w := workload(spec.Container{Name: "server", Image: "example/engine:1", Args: []string{"--port=8080"}, Env: []spec.EnvVar{{Name: "KEY", Value: "s3cret"}}})
+	w.Models = []spec.Model{{URI: "file:///m", MountPath: "/mnt/models"}}
+	b.apply(w, 1)
+	r := b.until("started through podman", func(r spec.Replica) bool {
+		raw, _ := os.ReadFile(said)
+		return ready(r) && strings.Count(string(raw), "\n") == 2
+	})
+	raw, _ := os.ReadFile(said)
+	line, key, _ := strings.Cut(string(raw), "\n")
+	for _, want := range []string{"run --rm --name " + r.ID + "-server", "--network host", "--env KEY", model + ":/mnt/models:ro", "example/engine:1 --port=8080"} {
+		if !strings.Contains(line, want) {
+			t.Errorf("command line %q lacks %q", line, want)
+		}
+	}
+	if strings.Contains(line, "s3cret") || strings.TrimSpace(key) != "s3cret" {
+		t.Errorf("the value of KEY belongs in the environment only: %q, %q", line, key)
+	}
+	if err := b.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if raw, _ := os.ReadFile(said); !strings.Contains(string(raw), "rm --force "+r.ID+"-server") {
+		t.Errorf("the engine wasn't told to remove the container: %q", raw)
+	}
+}
+
+func TestAPortThatIsTakenOnRestartIsReplaced(t *testing.T) {
+	b := start(t, func(c *local.Config) { c.Timing.FirstBackoff = 50 * time.Millisecond })
+	b.apply(workload(server("-exit-after=100ms", "-code=1")), 1)
+	before := b.until("failed", func(r spec.Replica) bool { return r.HTTP != "" && r.Failure != nil })
+	l, err := net.Listen("tcp", before.HTTP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	b.until("on another port", func(r spec.Replica) bool { return r.HTTP != "" && r.HTTP != before.HTTP })
+}
+
+func TestLogsAreFollowed(t *testing.T) {
+	b := start(t, nil)
+	b.apply(workload(server("-say=first")), 1)
+	b.until("ready", ready)
+	log, err := b.Logs(t.Context(), iris, local.LogOptions{Follow: true, Component: spec.Predictor})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	all := make(chan string, 1)
+	go func() {
+		raw, _ := io.ReadAll(log)
+		all <- string(raw)
+	}()
+	if err := b.Apply(t.Context(), iris, nil); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case got := <-all:
+		if !strings.HasPrefix(got, "engine starts first\n") {
+			t.Errorf("followed %q", got)
+		}
+	case <-time.After(patience):
+		t.Fatal("following goes on after the replica is gone")
+	}
+	if _, err := b.Logs(t.Context(), iris, local.LogOptions{}); !errors.Is(err, errdef.ErrNotFound) {
+		t.Errorf("error %v, want not found", err)
+	}
+}

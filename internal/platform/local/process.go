@@ -27,8 +27,8 @@ type process struct {
 	// Engine is the container engine that runs it, and Name its container there; empty for
 	// plain processes.
 	Engine, Name string
-	// OOMKills is what the machine had counted when it started.
-	OOMKills int
+	// OOMKills and GroupOOMKills are what the machine and its group had counted when it started.
+	OOMKills, GroupOOMKills int
 
 	pidfd *os.File
 }
@@ -136,9 +136,6 @@ func (p *process) reap() ending {
 			break // an older kernel
 		}
 		polled(fd, 25, 0) // up to half a second for the reaping, seen as a hang-up
-		if !alive(p.PID, p.Started) {
-			continue
-		}
 	}
 	return ending{}
 }
@@ -168,11 +165,6 @@ func startTime(pid int) (uint64, error) {
 		return 0, fmt.Errorf("process %d: its stat has %d fields", pid, len(f))
 	}
 	return strconv.ParseUint(f[19], 10, 64)
-}
-
-func alive(pid int, started uint64) bool {
-	now, err := startTime(pid)
-	return err == nil && now == started
 }
 
 // failure describes the end in the words of the platform's contract.
