@@ -39,7 +39,7 @@ func (e *Elements[T]) array(s *Scanner, depth int, read func(*Scanner) (T, error
 	var count int64
 	if !s.Eat(']') {
 		for {
-			if s.Peek() == '[' {
+			if !s.atDigit() && s.Peek() == '[' {
 				if e.leafDepth >= 0 && depth >= e.leafDepth {
 					return s.Errorf("an array where a value should be, as at the same depth before")
 				}

@@ -118,9 +118,10 @@ func (n *decimal) float64() (float64, bool) {
 // Infinity and -Infinity, which Python's json module writes. A number beyond the range is
 // infinite, as in Python and JavaScript.
 func (s *Scanner) Float64() (float64, error) {
-	c := s.Peek()
-	if v, ok := s.special(c); ok {
-		return v, nil
+	if !s.atDigit() {
+		if v, ok := s.special(s.Peek()); ok {
+			return v, nil
+		}
 	}
 	n, err := s.number()
 	if err != nil {
@@ -137,9 +138,10 @@ func (s *Scanner) Float64() (float64, error) {
 // Float32 is Float64 for single precision, rounded once from the text. A number that only
 // double precision can hold is an error.
 func (s *Scanner) Float32() (float32, error) {
-	c := s.Peek()
-	if v, ok := s.special(c); ok {
-		return float32(v), nil
+	if !s.atDigit() {
+		if v, ok := s.special(s.Peek()); ok {
+			return float32(v), nil
+		}
 	}
 	n, err := s.number()
 	if err != nil {
@@ -161,6 +163,9 @@ func (s *Scanner) Float32() (float32, error) {
 	}
 	return float32(v), nil
 }
+
+// atDigit is the quick way past white space and special words, for the usual number.
+func (s *Scanner) atDigit() bool { return s.pos < len(s.buf) && isDigit(s.buf[s.pos]) }
 
 func (s *Scanner) special(c byte) (float64, bool) {
 	switch {
