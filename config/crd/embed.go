@@ -5,22 +5,25 @@ package crd
 
 import (
 	"embed"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"sigs.k8s.io/yaml"
 )
 
-//go:embed slim/*.yaml
+//go:embed slim/*.json
 var slim embed.FS
 
 // Slim returns the CRDs for the embedded API, in order of their names; the caller owns them.
 // An error means that the binary was built from a broken tree.
-func Slim() ([]*apiextensionsv1.CustomResourceDefinition, error) { return read(slim, "slim") }
+func Slim() ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	return read(slim, "slim", json.Unmarshal)
+}
 
-func read(fsys fs.FS, dir string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
-	names, err := fs.Glob(fsys, dir+"/*.yaml")
+// read decodes every file of a directory.
+func read(fsys fs.FS, dir string, decode func([]byte, any) error) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	names, err := fs.Glob(fsys, dir+"/*")
 	if err != nil {
 		return nil, err
 	}
@@ -31,7 +34,7 @@ func read(fsys fs.FS, dir string) ([]*apiextensionsv1.CustomResourceDefinition, 
 			return nil, fmt.Errorf("read CRD %s: %w", name, err)
 		}
 		c := &apiextensionsv1.CustomResourceDefinition{}
-		if err := yaml.UnmarshalStrict(raw, c); err != nil {
+		if err := decode(raw, c); err != nil {
 			return nil, fmt.Errorf("decode CRD %s: %w", name, err)
 		}
 		crds = append(crds, c)

@@ -177,7 +177,7 @@ func judgesOf(t testing.TB, kind string) map[string]*judge {
 	j := map[string]*judge{
 		"kserve": newJudge(t, filepath.Join(corpus(t), "config", "crd", "full", file)),
 		"full":   newJudge(t, filepath.Join("..", "..", "config", "crd", "full", file)),
-		"slim":   newJudge(t, filepath.Join("..", "..", "config", "crd", "slim", file)),
+		"slim":   newJudge(t, filepath.Join("..", "..", "config", "crd", "slim", strings.TrimSuffix(file, "yaml")+"json")),
 	}
 	judges()[kind] = j
 	return j

@@ -136,11 +136,17 @@ func generate(root string) (map[string][]byte, error) {
 			return nil, fmt.Errorf("%s: %d CRDs instead of %d", dir, len(made), len(fullCRDs))
 		}
 		for i := range made {
-			out, err := render(&made[i], dir == "config/crd/slim")
+			isSlim := dir == "config/crd/slim"
+			finish(&made[i], isSlim)
+			out, err := marshal(&made[i], isSlim)
 			if err != nil {
 				return nil, err
 			}
-			files[fmt.Sprintf("%s/%s_%s.yaml", dir, made[i].Spec.Group, made[i].Spec.Names.Plural)] = out
+			suffix := "yaml"
+			if isSlim {
+				suffix = "json" // the embedded API reads it at each start, and JSON reads faster
+			}
+			files[fmt.Sprintf("%s/%s_%s.%s", dir, made[i].Spec.Group, made[i].Spec.Names.Plural, suffix)] = out
 		}
 	}
 
@@ -250,8 +256,8 @@ func walk(s *apiextensionsv1.JSONSchemaProps, f func(*apiextensionsv1.JSONSchema
 	}
 }
 
-// render returns the YAML of a CRD after the changes that no marker can express.
-func render(c *apiextensionsv1.CustomResourceDefinition, isSlim bool) ([]byte, error) {
+// finish makes the changes to a CRD that no marker can express.
+func finish(c *apiextensionsv1.CustomResourceDefinition, isSlim bool) {
 	for i := range c.Spec.Versions {
 		root := c.Spec.Versions[i].Schema.OpenAPIV3Schema
 		if c.Spec.Names.Kind == "InferenceService" {
@@ -273,7 +279,6 @@ func render(c *apiextensionsv1.CustomResourceDefinition, isSlim bool) ([]byte, e
 			s.Required = slices.Compact(s.Required)
 		})
 	}
-	return marshal(c)
 }
 
 // relax loosens what the types alone would make too strict, as KServe does.

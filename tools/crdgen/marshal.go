@@ -8,8 +8,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// marshal returns the YAML of a CRD without the fields that only a server sets.
-func marshal(c *apiextensionsv1.CustomResourceDefinition) ([]byte, error) {
+// marshal returns the YAML, or indented JSON, of a CRD without the fields that only a server
+// sets.
+func marshal(c *apiextensionsv1.CustomResourceDefinition, asJSON bool) ([]byte, error) {
 	raw, err := json.Marshal(c)
 	if err != nil {
 		return nil, err
@@ -21,6 +22,10 @@ func marshal(c *apiextensionsv1.CustomResourceDefinition) ([]byte, error) {
 	delete(obj, "status")
 	if meta, ok := obj["metadata"].(map[string]any); ok {
 		delete(meta, "creationTimestamp")
+	}
+	if asJSON {
+		out, err := json.MarshalIndent(obj, "", " ")
+		return append(out, '\n'), err
 	}
 	out, err := yaml.Marshal(obj)
 	if err != nil {
