@@ -29,6 +29,7 @@ const (
 	schemaDigest    = "stationmaster.dev/schema-digest"
 	establishWithin = 30 * time.Second
 	pollEvery       = 10 * time.Millisecond
+	settleAfter     = 5 * time.Second // more than the library's 2 s
 )
 
 // populate makes the namespaces that always exist and establishes the definitions. It returns
@@ -64,7 +65,7 @@ func (a *api) populate(ctx context.Context, crds []*apiextensionsv1.CustomResour
 	}
 	for _, crd := range crds {
 		g.Go(func() error {
-			if err := establish(ctx, ext, crd); err != nil {
+			if err := a.establish(ctx, ext, crd); err != nil {
 				return fmt.Errorf("establish %s: %w", crd.Name, err)
 			}
 			return nil
@@ -76,7 +77,7 @@ func (a *api) populate(ctx context.Context, crds []*apiextensionsv1.CustomResour
 }
 
 // establish stores the definition unless it is there already, and waits until it is served.
-func establish(ctx context.Context, client extensionsclient.ApiextensionsV1Interface, want *apiextensionsv1.CustomResourceDefinition) error {
+func (a *api) establish(ctx context.Context, client extensionsclient.ApiextensionsV1Interface, want *apiextensionsv1.CustomResourceDefinition) error {
 	want = want.DeepCopy()
 	spec, err := json.Marshal(want.Spec)
 	if err != nil {
@@ -112,6 +113,9 @@ func establish(ctx context.Context, client extensionsclient.ApiextensionsV1Inter
 	}); err != nil {
 		return err
 	}
+	if err := a.settle(ctx, client, got); err != nil {
+		return err
+	}
 	for _, v := range want.Spec.Versions {
 		if !v.Served {
 			continue
@@ -122,6 +126,43 @@ func establish(ctx context.Context, client extensionsclient.ApiextensionsV1Inter
 		}
 	}
 	return nil
+}
+
+// settle dates the definition's establishment back. The library holds creates up for 2 s after
+// it, so that other API servers can learn of the kind; there are none here, and the first model
+// should not wait.
+func (a *api) settle(ctx context.Context, client extensionsclient.ApiextensionsV1Interface, crd *apiextensionsv1.CustomResourceDefinition) error {
+	fresh := func(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinitionCondition {
+		for i, c := range crd.Status.Conditions {
+			if c.Type == apiextensionsv1.Established && time.Since(c.LastTransitionTime.Time) < settleAfter {
+				return &crd.Status.Conditions[i]
+			}
+		}
+		return nil
+	}
+	lister := a.inner.Informers.Apiextensions().V1().CustomResourceDefinitions().Lister()
+	return until(ctx, func() (bool, error) {
+		known, err := lister.Get(crd.Name)
+		if err != nil {
+			return false, nil //nolint:nilerr // not there yet
+		}
+		if known.UID == crd.UID && established(known) && fresh(known) == nil {
+			return true, nil
+		}
+		if crd, err = client.CustomResourceDefinitions().Get(ctx, crd.Name, metav1.GetOptions{}); err != nil {
+			return false, err
+		}
+		c := fresh(crd)
+		if c == nil {
+			return false, nil
+		}
+		c.LastTransitionTime = metav1.NewTime(c.LastTransitionTime.Add(-settleAfter))
+		_, err = client.CustomResourceDefinitions().UpdateStatus(ctx, crd, metav1.UpdateOptions{})
+		if apierrors.IsConflict(err) {
+			return false, nil
+		}
+		return false, err
+	})
 }
 
 // served reports whether the path answers.
