@@ -24,6 +24,7 @@ import (
 	sigsjson "sigs.k8s.io/json"
 	sigsyaml "sigs.k8s.io/yaml"
 
+	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 )
 
@@ -414,5 +415,23 @@ func TestCorpusPassesValidation(t *testing.T) {
 			}
 			NotInEffectOf(is) // panics where a type has no table
 		})
+	}
+}
+
+func TestKServesRuntimesDontTie(t *testing.T) {
+	var all []NamedRuntime
+	for _, d := range documents(t) {
+		obj, err := DecodeStrict(d.raw)
+		if r, ok := obj.(*v1alpha1.ClusterServingRuntime); ok && err == nil && strings.HasPrefix(d.name, "config/runtimes/") {
+			all = append(all, NamedRuntime{Name: r.Name, Spec: &r.Spec})
+		}
+	}
+	if len(all) < 14 {
+		t.Fatalf("only %d runtimes", len(all))
+	}
+	for _, r := range all {
+		if errs := ValidateRuntime(r, all); len(errs) > 0 {
+			t.Errorf("%s: %v", r.Name, errs)
+		}
 	}
 }
