@@ -10,6 +10,7 @@ import (
 
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/route"
+	"stationmaster.dev/stationmaster/internal/spec"
 )
 
 // extensions are the protocol extensions that the gateway itself has.
@@ -60,7 +61,10 @@ func (s scope) models() []modelState {
 // readiness says whether a service's models can infer: every component that a prediction
 // passes has to be ready.
 func readiness(table *route.Table, s *route.Service) (bool, string) {
-	for c := range s.Components {
+	for _, c := range [...]spec.Component{spec.Predictor, spec.Transformer, spec.Explainer} {
+		if _, has := s.Components[c]; !has {
+			continue
+		}
 		b := table.BackendOf(s, c)
 		if b.Ready() {
 			continue

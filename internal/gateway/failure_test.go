@@ -479,3 +479,70 @@ func TestMetricsCountWhatClientsSaw(t *testing.T) {
 		t.Errorf("counters (-want +got):\n%s", diff)
 	}
 }
+
+func TestKilledEngineLosesOnlyWhatItHadInHand(t *testing.T) {
+	const clients = 4
+	l := listen(t)
+	victim := &http.Server{Handler: named("victim"), ReadHeaderTimeout: time.Minute}
+	served := make(chan struct{})
+	go func() { defer close(served); _ = victim.Serve(l) }()
+	g := start(t, nil, service("iris", route.Endpoint{HTTP: l.Addr().String()}, route.Endpoint{HTTP: engine(t, named("survivor"))}))
+	var mu sync.Mutex
+	failed, victims, after := 0, 0, 0
+	killed := false
+	var wg sync.WaitGroup
+	for range clients {
+		wg.Go(func() {
+			c := client(t)
+			for {
+				a := do(t, c, request(t, http.MethodPost, g.url("/v2/models/iris/infer"), "{}"))
+				mu.Lock()
+				switch {
+				case a.StatusCode != 200:
+					failed++
+				case strings.HasPrefix(a.body, "victim"):
+					victims++
+				case killed:
+					after++
+				}
+				done := after >= 500
+				mu.Unlock()
+				if done {
+					return
+				}
+			}
+		})
+	}
+	for { // until it has work
+		mu.Lock()
+		busy := victims > 100
+		mu.Unlock()
+		if busy {
+			break
+		}
+		do(t, client(t), request(t, http.MethodGet, g.url("/v2/health/live"), ""))
+	}
+	_ = victim.Close()
+	mu.Lock()
+	killed = true
+	mu.Unlock()
+	wg.Wait()
+	<-served
+	if failed > clients {
+		t.Errorf("%d requests failed, %d could be under way", failed, clients)
+	}
+}
+
+func TestOffersOfHTTP2AreNotPassedOn(t *testing.T) {
+	addr := engine(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") != "" || r.Header.Get("Http2-Settings") != "" || r.Header.Get("Connection") != "" {
+			t.Errorf("the engine got %v", r.Header)
+		}
+	})
+	g := start(t, nil, service("iris", route.Endpoint{HTTP: addr}))
+	r := request(t, http.MethodGet, g.url("/serving/default/iris/x"), "")
+	r.Header = http.Header{"Connection": {"Upgrade, HTTP2-Settings"}, "Upgrade": {"h2c"}, "Http2-Settings": {"AAMAAABkAAQAAP__"}}
+	if a := do(t, client(t), r); a.StatusCode != 200 {
+		t.Errorf("%d %s", a.StatusCode, a.body)
+	}
+}

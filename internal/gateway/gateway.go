@@ -164,13 +164,14 @@ func (g *Gateway) housekeep(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		_, changed := g.cfg.Table.Watch()
-		g.view()
+		v := g.view()
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
 		case now := <-ticker.C:
 			g.pool.Sweep(now)
+			g.dialer.prune(v.hasGRPC)
 		}
 	}
 }

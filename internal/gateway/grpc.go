@@ -333,47 +333,50 @@ func (c *call) outgoing(ctx context.Context) context.Context {
 var streamDesc = grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 
 // open starts the call on an engine, on another one where the first can't be reached.
-func (c *call) open(ctx context.Context, e *route.Endpoint) (grpc.ClientStream, *route.Endpoint, error) {
-	cs, err := c.openOn(ctx, e)
+// The caller calls end when the call has ended.
+func (c *call) open(ctx context.Context, e *route.Endpoint) (cs grpc.ClientStream, end func(), err error) {
+	cs, end, err = c.openOn(ctx, e)
 	if err == nil || status.Code(err) != codes.Unavailable || ctx.Err() != nil {
-		return cs, e, err
+		return cs, end, err
 	}
 	c.metric.upstreamError("dial")
 	t, other := c.match.Backend.PickExcept(rand.Uint64(), c.view.load, e)
 	if other == nil || other.GRPC == "" {
-		return nil, e, err
+		return nil, nil, err
 	}
 	if t != c.target.Target {
 		c.choose(t)
 	}
-	cs, err = c.openOn(ctx, other)
-	return cs, other, err
+	return c.openOn(ctx, other)
 }
 
-func (c *call) openOn(ctx context.Context, e *route.Endpoint) (grpc.ClientStream, error) {
-	conn, err := c.g.dialer.get(e.GRPC)
+func (c *call) openOn(ctx context.Context, e *route.Endpoint) (grpc.ClientStream, func(), error) {
+	conn, err := c.g.dialer.begin(e.GRPC)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	options := []grpc.CallOption{grpc.ForceCodecV2(rawCodec)}
 	if authority := c.md[":authority"]; len(authority) == 1 {
 		options = append(options, grpc.CallAuthority(authority[0]))
 	}
-	return conn.NewStream(ctx, &streamDesc, c.method, options...)
+	cs, err := conn.conn.NewStream(ctx, &streamDesc, c.method, options...)
+	if err != nil {
+		conn.end()
+		return nil, nil, err
+	}
+	return cs, conn.end, nil
 }
 
 // pass sends the call's messages to an engine and back as they are.
 func (c *call) pass(e *route.Endpoint) error {
 	ctx, cancel := c.timed()
 	defer cancel()
-	cs, e, err := c.open(c.outgoing(ctx), e)
+	cs, end, err := c.open(c.outgoing(ctx), e)
 	if err != nil {
 		c.identify(nil)
 		return c.engineError(err)
 	}
-	calls := c.view.endpoints[e].calls
-	calls.Add(1)
-	defer calls.Add(-1)
+	defer end()
 	if c.first != nil {
 		if name, rewrite := engineModel(&c.match, c.target.Target); rewrite {
 			c.first.override(oipMethods[c.oip][0], name)

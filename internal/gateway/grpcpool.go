@@ -71,8 +71,9 @@ func (p *grpcPool) calls(addr string) *atomic.Int64 {
 	return p.entry(addr).calls
 }
 
-// get returns the connection to an address; it connects when it is first used.
-func (p *grpcPool) get(addr string) (*grpc.ClientConn, error) {
+// begin returns the connection to an address for one call, which ends with the entry's end.
+// It connects when it is first used.
+func (p *grpcPool) begin(addr string) (*grpcConn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -86,11 +87,14 @@ func (p *grpcPool) get(addr string) (*grpc.ClientConn, error) {
 		}
 		c.conn = conn
 	}
-	return c.conn, nil
+	c.calls.Add(1)
+	return c, nil
 }
 
+func (c *grpcConn) end() { c.calls.Add(-1) }
+
 // prune drops addresses. Calls under way on them end with the connection, so an address is
-// dropped only when it has none; the next prune finds it again.
+// dropped only when it has none; a later prune finds it again.
 func (p *grpcPool) prune(keep func(string) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -29,8 +29,8 @@ func (x *exchange) passHTTP(e *route.Endpoint) {
 		IdleTimeout:   x.g.cfg.Timeouts.Idle,
 	}
 	req.Set = x.forwardedFields(x.fields[:0])
-	if r.ProtoMajor == 1 && len(r.Header["Upgrade"]) > 0 && connectionUpgrade(r.Header) {
-		req.Upgrade = strings.Join(r.Header["Upgrade"], ", ")
+	if r.ProtoMajor == 1 && len(r.Header["Upgrade"]) > 0 {
+		req.Upgrade = upgrade(r.Header)
 	}
 	defer req.Release()
 	if err := x.attachBody(req); err != nil {
@@ -251,15 +251,24 @@ func (x *exchange) switchProtocol(resp *upstream.Response) {
 	}
 }
 
-func connectionUpgrade(h http.Header) bool {
+// upgrade returns the protocol that a client wants to change to, or nothing. HTTP/2 isn't
+// passed on: clients offer it to whoever answers first, which is the gateway, and an engine
+// that took the offer would be reached past it from then on.
+func upgrade(h http.Header) string {
+	asked := false
 	for _, v := range h["Connection"] {
 		for token := range strings.SplitSeq(v, ",") {
-			if strings.EqualFold(textproto.TrimString(token), "upgrade") {
-				return true
-			}
+			asked = asked || strings.EqualFold(textproto.TrimString(token), "upgrade")
 		}
 	}
-	return false
+	if !asked || len(h["Upgrade"]) != 1 || strings.Contains(h["Upgrade"][0], ",") {
+		return ""
+	}
+	protocol := textproto.TrimString(h["Upgrade"][0])
+	if strings.HasPrefix(strings.ToLower(protocol), "h2") || strings.HasPrefix(strings.ToUpper(protocol), "TLS/") {
+		return ""
+	}
+	return protocol
 }
 
 // dropped reports the client's fields that engines must not believe.

@@ -169,16 +169,14 @@ func (x *exchange) invoke(ctx context.Context, e *route.Endpoint, method string,
 }
 
 func (x *exchange) invokeOn(ctx context.Context, e *route.Endpoint, method string, in, out proto.Message) (unsent bool, _ error) {
-	conn, err := x.g.dialer.get(e.GRPC)
+	conn, err := x.g.dialer.begin(e.GRPC)
 	if err != nil {
 		return true, err
 	}
-	calls := x.view.endpoints[e].calls
-	calls.Add(1)
-	defer calls.Add(-1)
+	defer conn.end()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{}, oipPrefix+method)
+	stream, err := conn.conn.NewStream(ctx, &grpc.StreamDesc{}, oipPrefix+method)
 	if err != nil {
 		return status.Code(err) == codes.Unavailable, err
 	}

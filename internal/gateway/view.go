@@ -14,6 +14,8 @@ type view struct {
 	table     *route.Table
 	targets   map[*route.Target]*target
 	endpoints map[*route.Endpoint]*endpoint
+	// grpcAddrs are the addresses that the table has.
+	grpcAddrs map[string]bool
 	// load is the function that route's picks ask.
 	load func(*route.Endpoint) int64
 }
@@ -57,6 +59,7 @@ func (g *Gateway) newView(table *route.Table) *view {
 		table:     table,
 		targets:   map[*route.Target]*target{},
 		endpoints: map[*route.Endpoint]*endpoint{},
+		grpcAddrs: map[string]bool{},
 	}
 	v.load = func(e *route.Endpoint) int64 {
 		n := v.endpoints[e].calls.Load()
@@ -65,7 +68,7 @@ func (g *Gateway) newView(table *route.Table) *view {
 		}
 		return n
 	}
-	httpAddrs, grpcAddrs := map[string]bool{}, map[string]bool{}
+	httpAddrs := map[string]bool{}
 	live := map[targetKey]bool{}
 	for s, b := range table.Backends {
 		for i := range b.Targets {
@@ -87,13 +90,15 @@ func (g *Gateway) newView(table *route.Table) *view {
 					ve.http = g.pool.Host(e.HTTP)
 					httpAddrs[e.HTTP] = true
 				}
-				grpcAddrs[e.GRPC] = true
+				v.grpcAddrs[e.GRPC] = true
 				v.endpoints[e] = ve
 			}
 		}
 	}
 	g.pool.Prune(func(addr string) bool { return httpAddrs[addr] })
-	g.dialer.prune(func(addr string) bool { return grpcAddrs[addr] })
+	g.dialer.prune(v.hasGRPC)
 	g.metrics.prune(func(key targetKey) bool { return live[key] })
 	return v
 }
+
+func (v *view) hasGRPC(addr string) bool { return v.grpcAddrs[addr] }
