@@ -174,7 +174,7 @@ func TestProbesRestartAContainerExactlyWhenTheKubeletWould(t *testing.T) {
 			reason: spec.StartupTimeout, after: 34 * time.Second,
 		},
 		"liveness: at the threshold'th check": {
-			probe:  func(c *spec.Container) {
+			probe: func(c *spec.Container) {
 				c.Liveness, c.Readiness = probe(spec.Probe{InitialDelay: 4 * time.Second}), probe(spec.Probe{})
 			},
 			reason: spec.LivenessFailed, after: 24 * time.Second,

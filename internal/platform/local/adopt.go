@@ -86,10 +86,7 @@ func (p *Platform) resume(rec *record, known map[int]bool) *instance {
 			f.Container, f.LogTail = s.Name, logTail(r.logPath(s.Name))
 			f.Message = "the process ended while no control plane ran"
 			lost := replica.Exited{Container: i, Incarnation: c.Incarnation, Failure: f}
-			// run hasn't begun, so the room that the inbox has is all there is.
-			if len(r.inbox) < cap(r.inbox) {
-				r.inbox <- func() replica.Event { return lost }
-			}
+			r.inbox <- func() replica.Event { return lost } // run hasn't begun; there is room for one from each container
 		}
 		if c.At == replica.Stopping && r.procs[i] != nil {
 			r.procs[i].signal(unix.SIGTERM) // the hook's end, or the signal itself, may have been lost

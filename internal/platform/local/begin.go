@@ -27,7 +27,7 @@ type line struct {
 	path    string
 	argv    []string
 	env     []string
-	dir     string
+	cwd     string // where the process starts; a launcher goes on from there
 	sys     *syscall.SysProcAttr
 	engine  string
 	name    string
@@ -42,6 +42,10 @@ func (r *instance) begin(ctx context.Context, i, incarnation int) *spec.Failure 
 		return &spec.Failure{Reason: spec.StartFailed, Container: c.Name, ExitCode: -1, At: r.p.cfg.Now(), Message: what + ": " + err.Error()}
 	}
 	if r.ready == nil {
+		// Adopted, and it ended before its preparation was made anew: that should be quick,
+		// for the models are on disk.
+		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+		defer cancel()
 		ready, f := r.prepare(ctx)
 		if f != nil {
 			f.Container = c.Name
@@ -78,7 +82,7 @@ func (r *instance) begin(ctx context.Context, i, incarnation int) *spec.Failure 
 		l.sys.UseCgroupFD, l.sys.CgroupFD = true, int(dir.Fd())
 	}
 	oomBefore := place.oomKills()
-	p, err := spawn(l.path, l.argv, l.env, r.dir, log, l.sys)
+	p, err := spawn(l.path, l.argv, l.env, l.cwd, log, l.sys)
 	if err != nil {
 		return fail("start "+l.path, err)
 	}
@@ -189,9 +193,9 @@ func (r *instance) line(ctx context.Context, i int, place group) (*line, error) 
 	if err != nil {
 		return nil, err
 	}
-	l := &line{sys: &syscall.SysProcAttr{Setsid: true}}
+	l := &line{sys: &syscall.SysProcAttr{Setsid: true}, cwd: r.dir}
 	if run.Engine != "" {
-		l.engine, l.name, l.path, l.dir = run.Engine, r.id+"-"+c.Name, run.Engine, r.dir
+		l.engine, l.name, l.path = run.Engine, r.id+"-"+c.Name, run.Engine
 		l.argv = containerArgv(run.Engine, l.name, c, binds, flat(env), argv)
 		for k, v := range r.p.base {
 			if _, set := env[k]; !set {
@@ -232,7 +236,7 @@ func (r *instance) line(ctx context.Context, i int, place group) (*line, error) 
 		argv[0] = r.p.cfg.Self
 	}
 	env[markVar] = r.p.mark + "/" + r.id
-	l.env, l.dir = flat(env), dir
+	l.env = flat(env)
 	record := launch{Argv: argv, Dir: dir, Cgroups: place.procsFiles(), Scratch: filepath.Join(r.dir, "root")}
 	if l.private {
 		record.Mounts = binds
@@ -250,6 +254,13 @@ func (r *instance) line(ctx context.Context, i int, place group) (*line, error) 
 		return nil, err
 	}
 	l.path, l.argv = r.p.cfg.Self, []string{r.p.cfg.Self, LaunchCommand, l.record}
+	if !l.private && len(record.Cgroups) == 0 && len(argv) > 0 {
+		// Nothing to do between fork and exec: save the launcher's start.
+		if l.path, err = findIn(env["PATH"], argv[0], dir); err != nil {
+			return nil, err
+		}
+		l.argv, l.cwd = argv, dir
+	}
 	return l, nil
 }
 
@@ -355,7 +366,7 @@ func (r *instance) exec(ctx context.Context, i int, argv []string, ports map[int
 				}
 			}
 		}
-		cmd = exec.CommandContext(ctx, l.path, append([]string{l.path, LaunchCommand, l.record}, argv...)[1:]...)
+		cmd = exec.CommandContext(ctx, r.p.cfg.Self, append([]string{LaunchCommand, l.record}, argv...)...)
 	}
 	cmd.Env, cmd.Dir, cmd.SysProcAttr = l.env, r.dir, l.sys
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }

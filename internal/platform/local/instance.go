@@ -80,7 +80,7 @@ func (p *Platform) create(w spec.Workload) (*instance, error) {
 func (p *Platform) instance(id string, w *spec.Workload, m *replica.Machine) *instance {
 	return &instance{
 		p: p, id: id, dir: filepath.Join(p.dir, id), w: w, m: m, created: m.Created,
-		inbox: make(chan func() replica.Event, 16), done: make(chan struct{}), ending: make(chan struct{}),
+		inbox: make(chan func() replica.Event, 16+len(m.Containers)), done: make(chan struct{}), ending: make(chan struct{}),
 		ports: map[int]int{}, procs: make([]*process, len(m.Containers)),
 	}
 }

@@ -90,6 +90,10 @@ func launchRecord(path string, argv []string) error {
 		if err := mountAll(l.Mounts, l.Scratch); err != nil {
 			return err
 		}
+		// What mounting took must not pass to the engine.
+		if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+			return fmt.Errorf("give up capabilities: %w", err)
+		}
 	}
 	if err := os.Chdir(l.Dir); err != nil {
 		return err

@@ -232,6 +232,7 @@ func (p *Platform) private(a *syscall.SysProcAttr) *syscall.SysProcAttr {
 	a.Cloneflags |= syscall.CLONE_NEWNS
 	if uid, gid := os.Geteuid(), os.Getegid(); uid != 0 {
 		a.Cloneflags |= syscall.CLONE_NEWUSER
+		a.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN} // in that namespace; Launch gives it up
 		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
 		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
 	}

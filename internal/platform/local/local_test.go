@@ -399,10 +399,7 @@ func TestARunawayIsKilledForMemory(t *testing.T) {
 	c := server("-alloc=400")
 	c.Resources.MemoryBytes = 128 << 20
 	b.apply(workload(c), 1)
-	deadline := time.Now().Add(patience)
-	for b.Capabilities() == (local.Capabilities{}) && time.Now().Before(deadline) {
-		time.Sleep(5 * time.Millisecond)
-	}
+	b.until("begun", func(r spec.Replica) bool { return r.Phase != spec.Pending })
 	if !b.Capabilities().MemoryLimits {
 		t.Skip("this machine permits no memory limits")
 	}
@@ -437,8 +434,11 @@ func TestDescendantsEndWithTheirEngine(t *testing.T) {
 	if err := b.stop(); err != nil {
 		t.Fatal(err)
 	}
-	if !gone(child) {
-		t.Errorf("child %d is an orphan", child)
+	// It was killed before Run ended; the kernel may take a moment.
+	for deadline := time.Now().Add(patience); !gone(child); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("child %d is an orphan", child)
+		}
 	}
 }
 
@@ -608,5 +608,45 @@ func TestLogsAreFollowed(t *testing.T) {
 	}
 	if _, err := b.Logs(t.Context(), iris, local.LogOptions{}); !errors.Is(err, errdef.ErrNotFound) {
 		t.Errorf("error %v, want not found", err)
+	}
+}
+
+func TestContainersShareAVolumeAndHooksRunAroundThem(t *testing.T) {
+	trace := filepath.Join(t.TempDir(), "trace")
+	for name, noMounts := range map[string]bool{"with mounts": false, "without": true} {
+		t.Run(name, func(t *testing.T) {
+			os.Remove(trace)
+			b := start(t, func(c *local.Config) { c.NoMounts = noMounts })
+			shared := []spec.Mount{{Volume: "v", Path: "/shared-of-the-test"}}
+			c := server("-read=/shared-of-the-test/from-init")
+			c.Mounts = shared
+			c.PostStart = &spec.Action{Exec: []string{"sh", "-c", "echo post >> " + trace}}
+			c.PreStop = &spec.Action{Exec: []string{"sh", "-c", "echo pre; cat /shared-of-the-test/from-init >> " + trace}}
+			c.Readiness = &spec.Probe{Action: spec.Action{HTTP: &spec.HTTPAction{Port: 8080, Path: "/"}}, Period: time.Second, Timeout: time.Second}
+			side := server("-http=8081", "-say=localhost:8080")
+			side.Name, side.Ports = "side", []spec.Port{{Number: 8081, Scheme: spec.HTTP}}
+			w := workload(c, side)
+			w.Volumes = []spec.Volume{{Name: "v", Kind: spec.VolumeEmptyDir}}
+			w.Init = []spec.Container{{Name: "init", Command: []string{"sh", "-c", "echo made > /shared-of-the-test/from-init"}, Mounts: shared}}
+			b.apply(w, 1)
+			r := b.until("ready", ready)
+			if got := b.get(r, "/"); got != "made\n" {
+				t.Errorf("the server reads %q, want what init made", got)
+			}
+			log, err := b.Logs(t.Context(), iris, local.LogOptions{Container: "side"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer log.Close()
+			if raw, _ := io.ReadAll(log); !strings.Contains(string(raw), r.HTTP[strings.Index(r.HTTP, ":"):]) {
+				t.Errorf("the sidecar was told %q, want the server's port of %s", raw, r.HTTP)
+			}
+			if err := b.stop(); err != nil {
+				t.Fatal(err)
+			}
+			if raw, _ := os.ReadFile(trace); string(raw) != "post\nmade\n" {
+				t.Errorf("hooks left %q, want post, then what preStop read", raw)
+			}
+		})
 	}
 }
