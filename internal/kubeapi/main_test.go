@@ -79,7 +79,7 @@ func serveForParent(dir string) int {
 func readCRDs(dir string) (crds []*apiextensionsv1.CustomResourceDefinition, err error) {
 	files := []string{"testdata/inferenceservices.yaml"}
 	if dir != "" {
-		if files, err = filepath.Glob(filepath.Join(dir, "*.yaml")); err != nil {
+		if files, err = filepath.Glob(filepath.Join(dir, "*")); err != nil {
 			return nil, err
 		}
 	}
