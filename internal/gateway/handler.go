@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
@@ -326,12 +327,23 @@ type limitedBody struct {
 	rc    *http.ResponseController
 	wait  time.Duration
 	until time.Time
+	// aborted ends the wait for more, now and later.
+	aborted atomic.Bool
+}
+
+// abort makes a Read under way and all later ones fail. It may be called from any goroutine.
+func (b *limitedBody) abort() {
+	b.aborted.Store(true)
+	_ = b.rc.SetReadDeadline(time.Unix(1, 0))
 }
 
 func (b *limitedBody) Read(p []byte) (int, error) {
 	if now := time.Now(); b.until.Sub(now) < b.wait/2 {
 		b.until = now.Add(b.wait)
 		_ = b.rc.SetReadDeadline(b.until)
+		if b.aborted.Load() { // between the two; the deadline that it set is gone
+			b.abort()
+		}
 	}
 	n, err := b.r.Read(p)
 	if b.left >= 0 {
@@ -339,7 +351,7 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 			return 0, tooLarge(b.limit)
 		}
 	}
-	if err != nil {
+	if err != nil && !b.aborted.Load() {
 		_ = b.rc.SetReadDeadline(time.Time{})
 	}
 	return n, err

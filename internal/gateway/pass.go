@@ -86,9 +86,9 @@ func (x *exchange) attachBody(req *upstream.Request) error {
 	if limit <= 0 {
 		limit = -1
 	}
-	req.Body = &limitedBody{r: x.r.Body, left: limit, limit: limit, rc: rc, wait: x.g.cfg.Timeouts.Body}
+	body := &limitedBody{r: x.r.Body, left: limit, limit: limit, rc: rc, wait: x.g.cfg.Timeouts.Body}
+	req.Body, req.AbortBody = body, body.abort
 	req.Trailer = x.r.Trailer
-	req.AbortBody = func() { _ = rc.SetReadDeadline(time.Unix(1, 0)) }
 	return nil
 }
 
