@@ -138,12 +138,16 @@ func (r *Response) end() error {
 	if len(c.buf) != len(c.small) && c.r == c.w {
 		c.buf, c.r, c.w = c.small, 0, 0
 	}
-	if stopped && r.sent && r.keep && r.done && !r.broken && c.r == c.w && !c.aborted.Load() {
+	err := clientFault(r.sendErr)
+	fit := stopped && r.sent && r.keep && r.done && !r.broken && c.r == c.w && !c.aborted.Load()
+	// r is part of the connection: once that is given back, both are another exchange's.
+	r.conn = nil
+	if fit {
 		c.host.put(c)
 	} else {
 		c.close()
 	}
-	return clientFault(r.sendErr)
+	return err
 }
 
 // clientFault returns the *BodyError in err, or nil.
@@ -167,7 +171,6 @@ func (r *Response) Close() error {
 	}
 	host := r.conn.host
 	err := r.end()
-	r.conn = nil
 	host.inflight.Add(-1)
 	return err
 }
