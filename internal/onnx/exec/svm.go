@@ -185,13 +185,9 @@ func (c *svmClassifier) run(in []*tensor) ([]*tensor, error) {
 			for i, p := range c.probabilities(scores) {
 				row[i] = float32(p)
 			}
-			for i, p := range row {
-				if p > row[best] {
-					best = i
-				}
-			}
+			// The label stays that of the votes, as in onnxruntime and in libsvm's own predict.
 		case pairs == 1:
-			row[0], row[1] = float32(scores[0]), float32(-scores[0])
+			row[0], row[1] = float32(-scores[0]), float32(scores[0])
 		default:
 			for i, s := range scores {
 				row[i] = float32(s)
