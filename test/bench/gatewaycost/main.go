@@ -171,6 +171,8 @@ type result struct {
 	AddedP99us float64 `json:"added_p99_us"`
 	// CPU time of the proxying process per request, user and system.
 	CPUus float64 `json:"cpu_us_per_request"`
+	// UserShare is the part of it spent outside the kernel, 0 to 1.
+	UserShare float64 `json:"cpu_user_share"`
 }
 
 type sizeResult struct {
@@ -184,15 +186,18 @@ type sizeResult struct {
 }
 
 type report struct {
-	Time     time.Time    `json:"time"`
-	Go       string       `json:"go"`
-	CPUs     int          `json:"cpus"`
-	Pinned   bool         `json:"pinned"`
-	Nginx    string       `json:"nginx"`
-	Rounds   int          `json:"rounds"`
-	Requests int          `json:"requests_per_round"`
-	Clients  int          `json:"clients"`
-	Sizes    []sizeResult `json:"sizes"`
+	Time     time.Time `json:"time"`
+	Go       string    `json:"go"`
+	CPUs     int       `json:"cpus"`
+	Pinned   bool      `json:"pinned"`
+	Nginx    string    `json:"nginx"`
+	Rounds   int       `json:"rounds"`
+	Requests int       `json:"requests_per_round"`
+	Clients  int       `json:"clients"`
+	// Load averages over a minute before and after: a busy machine makes all of them dear.
+	LoadBefore string       `json:"load_before"`
+	LoadAfter  string       `json:"load_after"`
+	Sizes      []sizeResult `json:"sizes"`
 }
 
 func measure(out string, rounds, requests int, profile string, bodies []int) error {
@@ -228,6 +233,7 @@ func measure(out string, rounds, requests int, profile string, bodies []int) err
 	rep := report{
 		Time: time.Now().UTC(), Go: runtime.Version(), CPUs: runtime.NumCPU(), Pinned: pinned,
 		Nginx: strings.TrimSpace(string(version)), Rounds: rounds, Requests: requests, Clients: 1,
+		LoadBefore: load(),
 	}
 	direct := &proxy{name: "direct", addr: engine.addr}
 	for _, size := range bodies {
@@ -242,6 +248,7 @@ func measure(out string, rounds, requests int, profile string, bodies []int) err
 		rep.Sizes = append(rep.Sizes, s)
 		print(s)
 	}
+	rep.LoadAfter = load()
 	b, err := json.MarshalIndent(rep, "", "  ")
 	if err != nil {
 		return err
@@ -256,8 +263,8 @@ func print(s sizeResult) {
 	fmt.Printf("%d bytes: gateway/nginx cpu %.2f, added p50 %.2f, added p99 %.2f; gateway/reverseproxy cpu %.2f\n",
 		s.BodyBytes, s.CPUOfNginx, s.AddedP50OfNginx, s.AddedP99OfNginx, s.CPUOfReverseProxy)
 	for _, r := range s.Results {
-		fmt.Printf("  %-14s p50 %7.1f  p99 %7.1f  added %7.1f %7.1f  cpu %6.1f µs\n",
-			r.Proxy, r.P50us, r.P99us, r.AddedP50us, r.AddedP99us, r.CPUus)
+		fmt.Printf("  %-14s p50 %7.1f  p99 %7.1f  added %7.1f %7.1f  cpu %6.1f µs, %2.0f %% user\n",
+			r.Proxy, r.P50us, r.P99us, r.AddedP50us, r.AddedP99us, r.CPUus, 100*r.UserShare)
 	}
 }
 
@@ -276,6 +283,10 @@ func compare(proxies []*proxy, size, rounds, requests int) (sizeResult, error) {
 		if _, err := c.round(requests); err != nil { // warm up
 			return sizeResult{}, fmt.Errorf("%s: %w", p.name, err)
 		}
+	}
+	ticks := make([][2]float64, len(proxies))
+	for i, p := range proxies {
+		ticks[i] = cpuTicks(p.pids)
 	}
 	for range rounds {
 		var p50, p99 [8]float64
@@ -302,6 +313,7 @@ func compare(proxies []*proxy, size, rounds, requests int) (sizeResult, error) {
 		s.Results = append(s.Results, result{
 			Proxy: p.name, P50us: median(all[i].p50), P99us: median(all[i].p99),
 			AddedP50us: median(all[i].added50), AddedP99us: median(all[i].added99), CPUus: median(all[i].cpu),
+			UserShare: userShare(ticks[i], cpuTicks(p.pids)),
 		})
 	}
 	gw, ng, rp := s.Results[1], s.Results[2], s.Results[3]
@@ -388,6 +400,43 @@ func cpuTime(pids []int) time.Duration {
 		}
 	}
 	return sum
+}
+
+// cpuTicks is what processes used in user and in kernel mode, in the kernel's ticks.
+func cpuTicks(pids []int) (sum [2]float64) {
+	for _, pid := range pids {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			continue
+		}
+		// The fields behind the name, which may hold spaces: utime and stime are 14 and 15
+		// of all (proc_pid_stat(5)), and the name is the second.
+		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+		for i := range sum {
+			if v, err := strconv.ParseFloat(f[11+i], 64); err == nil {
+				sum[i] += v
+			}
+		}
+	}
+	return sum
+}
+
+func userShare(before, after [2]float64) float64 {
+	user, system := after[0]-before[0], after[1]-before[1]
+	if user+system == 0 {
+		return 0
+	}
+	return round2(user / (user + system))
+}
+
+// load is the machine's load average over a minute.
+func load() string {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	first, _, _ := strings.Cut(string(b), " ")
+	return first
 }
 
 // spawn starts a role on one core. It prints its address and ends with its standard input.
