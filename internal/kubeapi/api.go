@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	extensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -35,6 +36,10 @@ import (
 
 	"stationmaster.dev/stationmaster/internal/kubeapi/openapi"
 )
+
+// stopWithin bounds how long open watches hold up the end of the server, and then open
+// connections.
+const stopWithin = 2 * time.Second
 
 // api is the two servers in one another: the outer one has the built-in kinds, discovery and the
 // listener, and passes the rest on to the inner one, which serves custom resources.
@@ -116,6 +121,7 @@ func newAPI(cfg Config, db *store, l net.Listener, creds *credentials) (*api, er
 			return nil, fmt.Errorf("install API group %q: %w", group, err)
 		}
 	}
+	outer.ShutdownTimeout = stopWithin // a watch would hold it up for its 60 s
 	a := &api{outer: outer, inner: inner, namespaces: ns, loopback: outer.LoopbackClientConfig}
 	return a, a.listGroups()
 }
@@ -135,6 +141,7 @@ func configure(codecs serializer.CodecFactory, own, core *runtime.Scheme, db *st
 	if err := o.ServerRunOptions.ApplyTo(&cfg.Config); err != nil {
 		return nil, nil, fmt.Errorf("configure the API server: %w", err)
 	}
+	cfg.ShutdownWatchTerminationGracePeriod = stopWithin
 	cfg.EffectiveVersion = kubeVersion{cfg.EffectiveVersion}
 	cfg.EnableProfiling = false // the admin port has it
 	cfg.Authentication.Authenticator = authn

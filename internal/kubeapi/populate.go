@@ -165,6 +165,20 @@ func (a *api) settle(ctx context.Context, client extensionsclient.ApiextensionsV
 	})
 }
 
+// awaitStarted waits until the server's start-up hooks are done or the server has stopped, half a
+// minute at most.
+func (a *api) awaitStarted(ctx context.Context, server chan error) {
+	ctx, cancel := context.WithTimeout(ctx, establishWithin)
+	defer cancel()
+	client, err := extensionsclient.NewForConfig(a.loopback)
+	if err != nil {
+		return
+	}
+	_ = until(ctx, func() (bool, error) {
+		return len(server) > 0 || client.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error() == nil, nil
+	})
+}
+
 // served reports whether the path answers.
 func served(ctx context.Context, c rest.Interface, path string) (bool, error) {
 	err := c.Get().AbsPath(path).Param("limit", "1").Do(ctx).Error()

@@ -184,6 +184,8 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	})
 	err = parts.Wait()
+	// The library ends the process when it is stopped before its start is complete.
+	a.awaitStarted(serving, server)
 	stopServing()
 	return quietWhenDone(ctx, errors.Join(err, ignoreNil(<-server, err)))
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -535,6 +536,37 @@ func TestServerRefusesWhatItCannotServe(t *testing.T) {
 	}
 	if err := second.Run(t.Context()); !errors.Is(err, errdef.ErrConflict) {
 		t.Errorf("a data directory in use: %v", err)
+	}
+}
+
+func TestOpenWatchesDoNotHoldUpTheEnd(t *testing.T) {
+	s, err := kubeapi.New(kubeapi.Config{DataDir: t.TempDir(), Listen: "127.0.0.1:0", Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	select {
+	case <-s.Ready():
+	case err := <-done:
+		t.Fatal(err)
+	}
+	core, _ := clients(t, s.RESTConfig())
+	w, err := core.CoreV1().Namespaces().Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	cancel()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Errorf("ended with %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("still serving 20 s after it was told to stop")
 	}
 }
 
