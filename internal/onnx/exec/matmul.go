@@ -86,23 +86,36 @@ func multiply[T float32 | float64](out, a, b []T, m, k, n int) {
 	wg.Wait()
 }
 
-// multiplyRows goes through b row by row, which the caches like, four at a time.
+// multiplyBlock is about how many elements of b are gone through for all rows of a before the
+// next are: 256 KiB of float32, which second-level caches hold.
+const multiplyBlock = 1 << 16
+
+// multiplyRows goes through b row by row, four at a time, in blocks that stay in the cache.
 func multiplyRows[T float32 | float64](out, a, b []T, m, k, n int) {
-	for i := range m {
-		row, left := out[i*n:(i+1)*n], a[i*k:(i+1)*k]
-		p := 0
-		for ; p+4 <= k; p += 4 {
-			x0, x1, x2, x3 := left[p], left[p+1], left[p+2], left[p+3]
-			b0, b1, b2, b3 := b[p*n:][:n], b[(p+1)*n:][:n], b[(p+2)*n:][:n], b[(p+3)*n:][:n]
-			for j := range row {
-				row[j] += x0*b0[j] + x1*b1[j] + x2*b2[j] + x3*b3[j]
-			}
+	block := max(multiplyBlock/max(n, 1)&^3, 4)
+	for from := 0; from < k; from += block {
+		to := min(from+block, k)
+		for i := range m {
+			multiplyRow(out[i*n:(i+1)*n], a[i*k:(i+1)*k], b, from, to)
 		}
-		for ; p < k; p++ {
-			x, line := left[p], b[p*n:][:n]
-			for j := range row {
-				row[j] += x * line[j]
-			}
+	}
+}
+
+// multiplyRow adds left[from:to] times these rows of b to row.
+func multiplyRow[T float32 | float64](row, left, b []T, from, to int) {
+	n := len(row)
+	p := from
+	for ; p+4 <= to; p += 4 {
+		x0, x1, x2, x3 := left[p], left[p+1], left[p+2], left[p+3]
+		b0, b1, b2, b3 := b[p*n:][:n], b[(p+1)*n:][:n], b[(p+2)*n:][:n], b[(p+3)*n:][:n]
+		for j := range row {
+			row[j] += x0*b0[j] + x1*b1[j] + x2*b2[j] + x3*b3[j]
+		}
+	}
+	for ; p < to; p++ {
+		x, line := left[p], b[p*n:][:n]
+		for j := range row {
+			row[j] += x * line[j]
 		}
 	}
 }

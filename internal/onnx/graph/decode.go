@@ -441,7 +441,7 @@ func (d *decoder) external(r *rawTensor) ([]byte, error) {
 	at, ok := f.(interface {
 		ReadAt(p []byte, off int64) (int, error)
 	})
-	if !ok {
+	if !ok || !info.Mode().IsRegular() {
 		return nil, errdef.New(errdef.ErrInvalid, fmt.Sprintf("tensor %s: %s is no regular file", r.name, name))
 	}
 	buf := make([]byte, length)
