@@ -206,14 +206,15 @@ def random_rows(n, seed=0):
 
 
 def engine_pids(up, needle):
-    """The processes that descend from `up`'s work and whose command line has the needle."""
+    """The engines of this `up` whose command line has the needle: their output goes to its data
+    directory, whatever their arguments and environment show."""
     found = []
     for proc in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             command = (proc / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            environ = (proc / "environ").read_bytes().decode(errors="replace")
+            places = [os.readlink(proc / "fd" / "1"), os.readlink(proc / "fd" / "2"), os.readlink(proc / "cwd")]
         except OSError:
             continue
-        if needle in command and (str(up.data) in command or str(up.data) in environ) and f"{BINARY} up " not in command:
+        if needle in command and any(str(up.data) in p for p in (command, *places)) and f"{BINARY} up " not in command:
             found.append(int(proc.name))
     return sorted(found)

@@ -89,7 +89,7 @@ def test_many_at_once(iris, wanted):
 
 
 @pytest.mark.parametrize("change, says", [
-    ({"datatype": "INT64"}, "datatype"), ({"shape": [1, 5]}, "shape"), ({"shape": [2, 4]}, ""), ({"name": "nope"}, "nope"),
+    ({"datatype": "INT64"}, "INT64"), ({"shape": [1, 5]}, "shape"), ({"shape": [2, 4]}, ""), ({"name": "nope"}, "missing"),
 ], ids=["dtype", "shape", "count", "name"])
 def test_bad_input_is_refused_in_the_protocols_shape(iris, wanted, change, says):
     good = {"name": wanted[0], "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}

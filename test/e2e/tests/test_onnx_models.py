@@ -57,8 +57,17 @@ def test_classical_model(up, tmp_path, kind):
     up.wait_ready(name)
     rows = np.concatenate([X, np.random.default_rng(1).uniform(0, 8, (50, 4)).astype(np.float32)])
     got = outputs(up.infer(name, [tensor(session.get_inputs()[0].name, rows)]))
-    for o, want in zip(session.get_outputs(), session.run(None, {session.get_inputs()[0].name: rows})):
-        np.testing.assert_allclose(got[o.name].reshape(want.shape), want, rtol=0, atol=1e-4, err_msg=o.name)
+    names = [o.name for o in session.get_outputs()]
+    wanted = dict(zip(names, session.run(names, {session.get_inputs()[0].name: rows})))
+    for o, want in wanted.items():
+        if o == "label":
+            # Trees that vote for two classes alike leave the label to how the sums were rounded.
+            first, second = np.sort(wanted["probabilities"])[:, :-3:-1].T
+            sure = first - second > 1e-5
+            assert sure.mean() > 0.9
+            assert (got[o][sure] == want[sure]).all()
+            continue
+        np.testing.assert_allclose(got[o].reshape(want.shape), want, rtol=0, atol=1e-4, err_msg=o)
     up.delete(name)
 
 
