@@ -1,13 +1,14 @@
 """KServe's own Python SDK: objects through the kubeconfig, predictions through its clients."""
 
 import asyncio
+import re
 
 import kserve
 import numpy as np
 import pytest
 from kubernetes import client as k8s
 
-from standin import REPO, iris_session, random_rows
+from standin import REPO, eventually, iris_session, random_rows
 
 ROWS = random_rows(20)
 
@@ -60,8 +61,14 @@ def test_create_wait_get_patch_delete(sdk):
                         expected_generation=patched["metadata"]["generation"])
 
     sdk.delete(name, "default")
-    with pytest.raises(RuntimeError, match="404|[Nn]ot [Ff]ound"):
-        sdk.get(name, "default")
+
+    def gone():  # once its engines have drained
+        try:
+            return not sdk.get(name, "default")
+        except RuntimeError as e:
+            return re.search("404|[Nn]ot [Ff]ound", str(e))
+
+    eventually(gone, timeout=60)
 
 
 def test_get_lists_and_unknown_is_refused(sdk, made):
