@@ -84,7 +84,7 @@ class Up:
         """Starts and waits for the ready line."""
         command = [BINARY, "up", "--data-dir", str(self.data), "--http", self.http, "--grpc", self.grpc,
                    "--api", f"127.0.0.1:{self.api_port}", "--admin", f"127.0.0.1:{self.admin_port}",
-                   "--runtime-path", ENGINES, *self.extra]
+                   "--runtime-path", ENGINES, "--request-timeout", "3m", *self.extra]
         err = open(self.log, "ab")
         self.process = subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, stderr=err, text=True,
                                         env=os.environ | {"PATH": f"{ENGINES}:{os.environ['PATH']}"})
