@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -19,6 +20,10 @@ type Config struct {
 	Metrics prometheus.Gatherer
 	// Ready returns nil when the process serves; its error's text says what is missing.
 	Ready func() error
+	// Logs opens an engine's log; nil means there are none to show.
+	Logs func(context.Context, LogQuery) (io.ReadCloser, error)
+	// Token is what a client must bear to read logs, which may hold what users sent.
+	Token string
 }
 
 // Serve answers on ln until ctx ends, then closes it. Profiles are served only where ln is on
@@ -59,6 +64,9 @@ func handler(cfg Config, profiles bool) http.Handler {
 		}
 		fmt.Fprintln(w, "ok")
 	})
+	if cfg.Logs != nil {
+		mux.Handle("GET /logs/{namespace}/{name}", authorized(cfg.Token, logs(cfg.Logs)))
+	}
 	if profiles {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)

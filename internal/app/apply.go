@@ -1,0 +1,177 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/spec"
+)
+
+// fieldOwner is the field manager of what `up` itself applies.
+const fieldOwner = "stationmaster-up"
+
+// readManifests reads the objects of a file, or of the YAML and JSON files of a folder (not
+// of its subfolders), in order of file names.
+func readManifests(path string) ([]*unstructured.Unstructured, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errdef.New(errdef.ErrNotFound, fmt.Sprintf("--apply %s: there is no such file or folder", path))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--apply %s: %w", path, err)
+	}
+	files := []string{path}
+	if info.IsDir() {
+		entries, err := os.ReadDir(path)
+		if err != nil {
+			return nil, fmt.Errorf("--apply %s: %w", path, err)
+		}
+		files = nil
+		for _, e := range entries {
+			if ext := filepath.Ext(e.Name()); !e.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, ext) {
+				files = append(files, filepath.Join(path, e.Name()))
+			}
+		}
+		if len(files) == 0 {
+			return nil, errdef.New(errdef.ErrInvalid, fmt.Sprintf("--apply %s: the folder holds no .yaml, .yml or .json file", path))
+		}
+	}
+	var out []*unstructured.Unstructured
+	for _, f := range files {
+		raw, err := os.ReadFile(f)
+		if err != nil {
+			return nil, fmt.Errorf("--apply %s: %w", path, err)
+		}
+		objects, err := decodeManifests(raw)
+		if err != nil {
+			return nil, fmt.Errorf("--apply %s: %w: %w", f, errdef.ErrInvalid, err)
+		}
+		out = append(out, objects...)
+	}
+	return out, nil
+}
+
+func decodeManifests(raw []byte) ([]*unstructured.Unstructured, error) {
+	var out []*unstructured.Unstructured
+	dec := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(raw), 4096)
+	for {
+		o := &unstructured.Unstructured{}
+		err := dec.Decode(&o.Object)
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(o.Object) == 0 {
+			continue
+		}
+		if o.GetKind() == "" || o.GetAPIVersion() == "" || o.GetName() == "" {
+			return nil, errors.New("an object lacks apiVersion, kind or metadata.name")
+		}
+		out = append(out, o)
+	}
+}
+
+// applyAll applies objects server-side and says so, a line each.
+func applyAll(ctx context.Context, c client.Client, objects []*unstructured.Unstructured, out io.Writer) error {
+	for _, o := range objects {
+		namespaced, err := c.IsObjectNamespaced(o)
+		if err != nil {
+			return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
+		}
+		if namespaced && o.GetNamespace() == "" {
+			o.SetNamespace("default")
+		}
+		if err := applyOne(ctx, c, o); err != nil {
+			return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
+		}
+		fmt.Fprintf(out, "applied %s %s\n", strings.ToLower(o.GetKind()), strings.TrimPrefix(o.GetNamespace()+"/"+o.GetName(), "/"))
+	}
+	return nil
+}
+
+func applyOne(ctx context.Context, c client.Client, o *unstructured.Unstructured) error {
+	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner(fieldOwner), client.ForceOwnership)
+	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
+		return fmt.Errorf("%w: %w", errdef.ErrInvalid, err)
+	}
+	return err
+}
+
+// waitReady waits until each InferenceService among the objects is ready, at most applyWait,
+// and says a line for each. One that isn't is said as well, with what its condition tells; that is
+// no error: others serve, and the manifest can be mended.
+func (s *standalone) waitReady(ctx context.Context, c client.Client, objects []*unstructured.Unstructured) {
+	out, deadline := s.cfg.Out, time.Now().Add(applyWait)
+	for _, o := range objects {
+		if o.GetKind() != "InferenceService" {
+			continue
+		}
+		why := s.awaitOne(ctx, c, client.ObjectKeyFromObject(o), deadline)
+		if why == "" {
+			fmt.Fprintf(out, "serving %s/%s\n", o.GetNamespace(), o.GetName())
+		} else {
+			fmt.Fprintf(out, "not serving %s/%s yet: %s\n", o.GetNamespace(), o.GetName(), why)
+		}
+	}
+}
+
+// awaitOne polls one service until it is ready, has failed for good, or time is up. It returns
+// why the service isn't ready, empty when it is.
+func (s *standalone) awaitOne(ctx context.Context, c client.Client, key client.ObjectKey, deadline time.Time) string {
+	why := "nothing was observed yet"
+	for {
+		var is v1beta1.InferenceService
+		err := c.Get(ctx, key, &is)
+		if err != nil {
+			why = err.Error()
+		}
+		for _, cond := range is.Status.Conditions {
+			if cond.Type != v1beta1.ConditionReady || is.Status.ObservedGeneration != is.Generation {
+				continue
+			}
+			if cond.Status == "True" {
+				// After a restart the stored status may be that of before.
+				if s.routed(key) {
+					return ""
+				}
+				continue
+			}
+			why = strings.TrimPrefix(cond.Reason+": "+cond.Message, ": ")
+			if is.Status.ModelStatus.TransitionStatus == v1beta1.InvalidSpec || cond.Reason == "RuntimeNotInstalled" {
+				return why
+			}
+		}
+		if time.Now().After(deadline) {
+			return why
+		}
+		select {
+		case <-ctx.Done():
+			return "stopping"
+		case <-time.After(25 * time.Millisecond):
+		}
+	}
+}
+
+// routed reports whether the gateway has a ready replica for a service's requests.
+func (s *standalone) routed(key client.ObjectKey) bool {
+	m, ok := s.table.Load().Named(spec.ServiceKey{Namespace: key.Namespace, Name: key.Name}, "/")
+	return ok && m.Backend.NotReady == ""
+}

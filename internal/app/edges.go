@@ -1,0 +1,112 @@
+package app
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
+	"stationmaster.dev/stationmaster/internal/control"
+	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/modelstore"
+)
+
+type unstructuredObject = unstructured.Unstructured
+
+// shippedDigest marks a shipped runtime with the digest of what was shipped, so that an edit
+// by its owner stays until the next version of this binary ships something else.
+const shippedDigest = "stationmaster.dev/shipped"
+
+func ensureRuntime(ctx context.Context, c client.Client, r *v1alpha1.ClusterServingRuntime) error {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(raw)
+	digest := hex.EncodeToString(sum[:8])
+	if r.Annotations == nil {
+		r.Annotations = map[string]string{}
+	}
+	r.Annotations[shippedDigest] = digest
+	var old v1alpha1.ClusterServingRuntime
+	err = c.Get(ctx, client.ObjectKey{Name: r.Name}, &old)
+	switch {
+	case apierrors.IsNotFound(err):
+		return c.Create(ctx, r)
+	case err != nil:
+		return err
+	case old.Annotations[shippedDigest] == digest:
+		return nil
+	}
+	r.ResourceVersion = old.ResourceVersion
+	return c.Update(ctx, r)
+}
+
+// models lets the platform fetch from the store by namespace.
+type models struct{ store *modelstore.Store }
+
+func (m models) Fetch(ctx context.Context, namespace, uri, digest string) (path, got string, release func(), err error) {
+	return m.store.Fetch(ctx, namespace, uri, digest)
+}
+
+// objects lets the platform look up what environment and volumes refer to.
+type objects struct {
+	config func() *rest.Config
+	once   sync.Once
+	client client.Client
+	err    error
+}
+
+func (o *objects) get(ctx context.Context, namespace, name string, into client.Object) error {
+	o.once.Do(func() {
+		sch, err := control.Scheme()
+		if err != nil {
+			o.err = err
+			return
+		}
+		o.client, o.err = client.New(o.config(), client.Options{Scheme: sch})
+	})
+	if o.err != nil {
+		return o.err
+	}
+	err := o.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, into)
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("%w: %w", errdef.ErrNotFound, err)
+	}
+	return err
+}
+
+// Secret returns a secret's data. The error is errdef.ErrNotFound for one that doesn't exist.
+func (o *objects) Secret(ctx context.Context, namespace, name string) (map[string][]byte, error) {
+	var s corev1.Secret
+	if err := o.get(ctx, namespace, name, &s); err != nil {
+		return nil, fmt.Errorf("read secret %s/%s: %w", namespace, name, err)
+	}
+	return s.Data, nil
+}
+
+// ConfigMap returns a config map's data. The error is errdef.ErrNotFound for one that doesn't
+// exist.
+func (o *objects) ConfigMap(ctx context.Context, namespace, name string) (map[string][]byte, error) {
+	var m corev1.ConfigMap
+	if err := o.get(ctx, namespace, name, &m); err != nil {
+		return nil, fmt.Errorf("read config map %s/%s: %w", namespace, name, err)
+	}
+	out := make(map[string][]byte, len(m.Data)+len(m.BinaryData))
+	for k, v := range m.Data {
+		out[k] = []byte(v)
+	}
+	for k, v := range m.BinaryData {
+		out[k] = v
+	}
+	return out, nil
+}

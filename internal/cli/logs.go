@@ -1,0 +1,58 @@
+package cli
+
+import (
+	"errors"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"stationmaster.dev/stationmaster/internal/admin"
+	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/spec"
+)
+
+func newLogs(std IO) *cobra.Command {
+	var q admin.LogQuery
+	var dataDir, namespace, component string
+	cmd := &cobra.Command{
+		Use:   "logs SERVICE",
+		Short: "Print what a service's engine wrote",
+		Long: `Print the output of the newest replica of a service.
+
+  stationmaster logs iris                      the predictor's (or transformer's) newest replica
+  stationmaster logs iris -c transformer -f    follow one component
+  stationmaster logs iris --previous           the run before the last restart`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError{errors.New("name one service: stationmaster logs SERVICE")}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			q.Service = spec.ServiceKey{Namespace: namespace, Name: args[0]}
+			q.Component = spec.Component(component)
+			if q.Tail < 0 {
+				return usageError{errors.New("--tail: want a number of lines")}
+			}
+			log, err := admin.OpenLogs(cmd.Context(), dataDir, q)
+			if err != nil {
+				return err
+			}
+			defer log.Close()
+			if _, err = io.Copy(std.Out, log); err != nil && cmd.Context().Err() == nil {
+				return errdef.New(errdef.ErrUnavailable, "the log ended early: "+err.Error())
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&namespace, "namespace", "n", "default", "the service's namespace")
+	f.StringVarP(&component, "component", "c", "", "predictor, transformer or explainer; empty means the newest replica of any")
+	f.StringVar(&q.Container, "container", "", "a container other than the server")
+	f.StringVar(&q.Replica, "replica", "", "one replica")
+	f.IntVar(&q.Tail, "tail", 0, "only the last lines; 0 means all that is kept")
+	f.BoolVarP(&q.Follow, "follow", "f", false, "go on until interrupted or the replica is gone")
+	f.BoolVarP(&q.Previous, "previous", "p", false, "the run before the last restart")
+	f.StringVar(&dataDir, "data-dir", dataDirFromEnv(), "the data dir of the 'up' to ask")
+	return cmd
+}

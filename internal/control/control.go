@@ -1,0 +1,282 @@
+// Package control is the reconciler: it reads what manifests ask for, asks plan what should
+// run, applies that to a platform, and writes back what was observed. The same code drives
+// one machine and a cluster; only the platform differs.
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
+	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+	"stationmaster.dev/stationmaster/internal/plan"
+	"stationmaster.dev/stationmaster/internal/platform"
+	"stationmaster.dev/stationmaster/internal/route"
+	"stationmaster.dev/stationmaster/internal/spec"
+	"stationmaster.dev/stationmaster/internal/state"
+)
+
+// Config is what the reconciler needs to know of its surroundings.
+type Config struct {
+	// Domain is the last part of service hosts; empty means "localhost".
+	Domain string
+	// HTTP and GRPC are the gateway's "host:port" addresses as clients on this platform reach
+	// them; they stand in URLs.
+	HTTP, GRPC string
+	// ComponentAddress returns a "host:port" through which a component of a service alone is
+	// reached from inside the platform: what a transformer gets as --predictor_host. Nil means
+	// that the component's host name is used.
+	ComponentAddress func(spec.ServiceKey, spec.Component) string
+	// History is how many revisions of a component are kept beside those in use; 0 means 10.
+	History int
+	// OneMachine says that fields which only a cluster can honour are reported as such.
+	OneMachine bool
+	Logger     *slog.Logger
+}
+
+// Scheme returns the kinds that the reconciler reads and writes.
+func Scheme() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, v1alpha1.AddToScheme, v1beta1.AddToScheme, smv1alpha1.AddToScheme,
+	} {
+		if err := add(s); err != nil {
+			return nil, fmt.Errorf("build scheme: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// Controller reconciles InferenceServices. Make it with New and drive it with Run.
+type Controller struct {
+	cfg      Config
+	client   client.Client
+	platform platform.Platform
+	events   record.EventRecorder
+	table    *state.Topic[route.Table]
+	log      *slog.Logger
+
+	mu sync.Mutex
+	// routes holds each service's line of the routing table; rollouts what plan must remember.
+	routes   map[spec.ServiceKey]route.Service
+	rollouts map[spec.ServiceKey]map[spec.Component]plan.Rollout
+}
+
+// New makes a controller that applies to p and publishes the routing table to table. It starts
+// nothing.
+func New(cfg Config, p platform.Platform, table *state.Topic[route.Table]) *Controller {
+	if cfg.Domain == "" {
+		cfg.Domain = "localhost"
+	}
+	if cfg.History == 0 {
+		cfg.History = 10
+	}
+	return &Controller{
+		cfg: cfg, platform: p, table: table, log: cfg.Logger,
+		routes:   map[spec.ServiceKey]route.Service{},
+		rollouts: map[spec.ServiceKey]map[spec.Component]plan.Rollout{},
+	}
+}
+
+// Run reconciles against the API until ctx ends; it has joined all it started when it returns.
+func (c *Controller) Run(ctx context.Context, config *rest.Config) error {
+	sch, err := Scheme()
+	if err != nil {
+		return err
+	}
+	ctrl.SetLogger(logr.FromSlogHandler(c.log.Handler()))
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                 sch,
+		Logger:                 logr.FromSlogHandler(c.log.Handler()),
+		Metrics:                server.Options{BindAddress: "0"},
+		HealthProbeBindAddress: "0",
+		Cache:                  cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
+		Client: client.Options{Cache: &client.CacheOptions{
+			DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}},
+		}},
+	})
+	if err != nil {
+		return fmt.Errorf("make controller manager: %w", err)
+	}
+	c.client = mgr.GetClient()
+	events, err := typedcorev1.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make events client: %w", err)
+	}
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	defer broadcaster.Shutdown()
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: events.Events("")})
+	c.events = broadcaster.NewRecorder(sch, corev1.EventSource{Component: "stationmaster"})
+
+	changed := make(chan event.GenericEvent)
+	if err := c.build(mgr, changed); err != nil {
+		return err
+	}
+	if err := mgr.Add(managerRunnable(func(ctx context.Context) error { return c.follow(ctx, changed) })); err != nil {
+		return fmt.Errorf("add platform watch: %w", err)
+	}
+	if err := mgr.Start(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("run controllers: %w", err)
+	}
+	return nil
+}
+
+type managerRunnable func(context.Context) error
+
+func (r managerRunnable) Start(ctx context.Context) error { return r(ctx) }
+
+func (c *Controller) build(mgr ctrl.Manager, changed chan event.GenericEvent) error {
+	skipNameCheck := true
+	err := builder.ControllerManagedBy(mgr).
+		Named("inferenceservice").
+		// Status writes of our own don't wake us; changes of metadata (annotations) do.
+		For(&v1beta1.InferenceService{}, builder.WithPredicates(predicate.Or(
+			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, predicate.LabelChangedPredicate{}))).
+		Watches(&v1alpha1.ClusterServingRuntime{}, handler.EnqueueRequestsFromMapFunc(c.everyService),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.ServingRuntime{}, handler.EnqueueRequestsFromMapFunc(c.everyService),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(source.Channel(changed, &handler.EnqueueRequestForObject{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 4, SkipNameValidation: &skipNameCheck}).
+		Complete(c)
+	if err != nil {
+		return fmt.Errorf("build controller: %w", err)
+	}
+	return nil
+}
+
+// everyService wakes the services that a changed runtime could concern: all of its namespace,
+// or all for a cluster-wide one.
+func (c *Controller) everyService(ctx context.Context, runtime client.Object) []reconcile.Request {
+	var list v1beta1.InferenceServiceList
+	if err := c.client.List(ctx, &list, client.InNamespace(runtime.GetNamespace())); err != nil {
+		c.log.ErrorContext(ctx, "list services after a runtime changed", "runtime", runtime.GetName(), "err", err)
+		return nil
+	}
+	out := make([]reconcile.Request, len(list.Items))
+	for i := range list.Items {
+		out[i].NamespacedName = client.ObjectKeyFromObject(&list.Items[i])
+	}
+	return out
+}
+
+// follow turns what the platform reports into reconciles. It begins with the services that
+// the platform has from before, so that those deleted while the control plane was away end.
+func (c *Controller) follow(ctx context.Context, out chan<- event.GenericEvent) error {
+	send := func(key spec.ServiceKey) {
+		is := &v1beta1.InferenceService{}
+		is.Namespace, is.Name = key.Namespace, key.Name
+		select {
+		case out <- event.GenericEvent{Object: is}:
+		case <-ctx.Done():
+		}
+	}
+	changes := c.platform.Changes(ctx)
+	known, err := c.platform.Services(ctx)
+	if err != nil {
+		return fmt.Errorf("list the platform's services: %w", err)
+	}
+	for _, key := range known {
+		send(key)
+	}
+	for key := range changes {
+		send(key)
+	}
+	return nil
+}
+
+// Reconcile brings one service to what its manifest asks for.
+func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	key := spec.ServiceKey{Namespace: req.Namespace, Name: req.Name}
+	var is v1beta1.InferenceService
+	err := c.client.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: key.Name}, &is)
+	switch {
+	case apierrors.IsNotFound(err):
+		return reconcile.Result{}, c.remove(ctx, key)
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("read service %s: %w", key, err)
+	case !is.DeletionTimestamp.IsZero():
+		return c.finalize(ctx, key, &is)
+	}
+	again, err := c.reconcile(ctx, key, &is)
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		// The cache lags behind what was just written; a moment later it doesn't.
+		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("reconcile service %s: %w", key, err)
+	}
+	if again.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: max(time.Until(again), time.Millisecond)}, nil
+}
+
+// publish replaces one service's line of the routing table; nil removes it.
+func (c *Controller) publish(key spec.ServiceKey, s *route.Service) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s == nil {
+		delete(c.routes, key)
+		delete(c.rollouts, key)
+	} else {
+		c.routes[key] = *s
+	}
+	all := make([]route.Service, 0, len(c.routes))
+	for _, r := range c.routes {
+		all = append(all, r)
+	}
+	c.table.Publish(route.Compile(all))
+}
+
+// nameTaken returns the older service that holds a bare model name, if any.
+func (c *Controller) nameTaken(key spec.ServiceKey, created time.Time, name string) (spec.ServiceKey, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for other, s := range c.routes {
+		if other == key {
+			continue
+		}
+		for _, n := range s.BareNames {
+			if n == name && (s.Created.Before(created) || (s.Created.Equal(created) && other.String() < key.String())) {
+				return other, true
+			}
+		}
+	}
+	return spec.ServiceKey{}, false
+}
+
+// url builds the http URL of a host at the gateway's port.
+func (c *Controller) url(host string) string {
+	_, port, err := net.SplitHostPort(c.cfg.HTTP)
+	if err != nil || port == "80" {
+		return "http://" + host
+	}
+	return "http://" + host + ":" + port
+}

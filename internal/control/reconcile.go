@@ -1,0 +1,319 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+	"stationmaster.dev/stationmaster/internal/manifest"
+	"stationmaster.dev/stationmaster/internal/plan"
+	"stationmaster.dev/stationmaster/internal/platform"
+	"stationmaster.dev/stationmaster/internal/spec"
+)
+
+const stopAnnotation = "serving.kserve.io/stop"
+
+// service is one reconcile's working set: the manifest, its compiled components and what was
+// observed. It lives for one call.
+type service struct {
+	key spec.ServiceKey
+	// asWritten is the object as the API has it; is has defaults filled in.
+	asWritten *v1beta1.InferenceService
+	is        *v1beta1.InferenceService
+	stopped   bool
+	comps     []*component
+	observed  spec.Observed
+	plan      plan.Plan
+	// runtimeName and runtimeKind name the predictor's runtime; empty for a custom container.
+	runtimeName, runtimeKind string
+	notInEffect              []manifest.NotInEffect
+}
+
+// component is one component of a service on its way to revisions.
+type component struct {
+	name     spec.Component
+	replicas int
+	refused  *refusal
+	latest   *smv1alpha1.Revision
+	// revisions are all that exist of this component, oldest first.
+	revisions   []smv1alpha1.Revision
+	unsupported []string
+}
+
+func (c *component) revision(name string) *smv1alpha1.Revision {
+	for i := range c.revisions {
+		if c.revisions[i].Name == name {
+			return &c.revisions[i]
+		}
+	}
+	return nil
+}
+
+// reconcile runs one pass and returns when it should run again by itself.
+func (c *Controller) reconcile(ctx context.Context, key spec.ServiceKey, is *v1beta1.InferenceService) (time.Time, error) {
+	if !controllerutil.ContainsFinalizer(is, finalizer) {
+		before := is.DeepCopy()
+		controllerutil.AddFinalizer(is, finalizer)
+		if err := c.client.Patch(ctx, is, client.MergeFrom(before)); err != nil {
+			return time.Time{}, fmt.Errorf("add finalizer: %w", err)
+		}
+	}
+	s := &service{key: key, asWritten: is, is: is.DeepCopy(), stopped: is.Annotations[stopAnnotation] == "true"}
+	if err := c.resolve(ctx, s); err != nil {
+		return time.Time{}, err
+	}
+	observed, err := c.platform.Observe(ctx, key)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("observe: %w", err)
+	}
+	s.observed = observed
+	s.plan = plan.Next(c.desired(s), observed, time.Now())
+	c.remember(s)
+
+	// The routing table goes first: a revision loses its traffic before it drains.
+	c.route(s)
+	// Digests must be written down before replicas are asked for anew, so that a restarted
+	// replica gets the bytes that its revision was rolled out with.
+	for _, comp := range s.comps {
+		if err := c.writeRevisionStatus(ctx, s, comp); err != nil {
+			return time.Time{}, err
+		}
+	}
+	want, err := assignments(s)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if err := c.platform.Apply(ctx, key, want); err != nil {
+		return time.Time{}, fmt.Errorf("apply: %w", err)
+	}
+	if err := c.writeRoute(ctx, s); err != nil {
+		return time.Time{}, err
+	}
+	if err := c.writeStatus(ctx, s); err != nil {
+		return time.Time{}, err
+	}
+	return s.plan.Again, c.trimHistory(ctx, s)
+}
+
+// desired puts the manifest's wish and the rollout's history into plan's words.
+func (c *Controller) desired(s *service) plan.Desired {
+	c.mu.Lock()
+	remembered := maps.Clone(c.rollouts[s.key])
+	c.mu.Unlock()
+	var d plan.Desired
+	for _, comp := range s.comps {
+		pc := plan.Component{Name: comp.name, Replicas: comp.replicas}
+		if s.stopped {
+			pc.Replicas = 0
+		}
+		if comp.latest != nil {
+			pc.Latest = comp.latest.Name
+		}
+		if r, ok := remembered[comp.name]; ok {
+			pc.RolledOut, pc.Previous, pc.RolledOutAt = r.RolledOut, r.Previous, r.RolledOutAt
+		} else {
+			// After a restart the status is the memory; what was previous has drained by now.
+			pc.RolledOut = s.asWritten.Status.Components[v1beta1.ComponentType(comp.name)].LatestRolledoutRevision
+		}
+		if comp.revision(pc.RolledOut) == nil {
+			pc.RolledOut = ""
+		}
+		if comp.revision(pc.Previous) == nil {
+			pc.Previous = ""
+		}
+		d.Components = append(d.Components, pc)
+	}
+	return d
+}
+
+// remember keeps the rollouts for the next pass.
+func (c *Controller) remember(s *service) {
+	m := make(map[spec.Component]plan.Rollout, len(s.plan.Rollouts))
+	for _, r := range s.plan.Rollouts {
+		m[r.Component] = r
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rollouts[s.key] = m
+}
+
+// assignments turns the plan into what a platform understands.
+func assignments(s *service) ([]platform.Assignment, error) {
+	var out []platform.Assignment
+	for _, a := range s.plan.Assignments {
+		comp := s.component(a.Component)
+		rev := comp.revision(a.Revision)
+		if rev == nil {
+			return nil, fmt.Errorf("plan names revision %s, which doesn't exist", a.Revision)
+		}
+		w, err := manifest.WorkloadOf(rev.Namespace, rev.Name, &rev.Spec)
+		if err != nil {
+			return nil, fmt.Errorf("read revision %s: %w", rev.Name, err)
+		}
+		for i := range w.Models {
+			for _, m := range rev.Status.Models {
+				if m.URI == w.Models[i].URI {
+					w.Models[i].Digest = m.Digest
+				}
+			}
+		}
+		out = append(out, platform.Assignment{Workload: w, Replicas: a.Replicas})
+	}
+	return out, nil
+}
+
+func (s *service) component(name spec.Component) *component {
+	for _, c := range s.comps {
+		if c.name == name {
+			return c
+		}
+	}
+	return &component{name: name}
+}
+
+// facts gathers what a component's status follows from.
+func (s *service) facts(comp *component) *facts {
+	f := &facts{component: comp.name, want: comp.replicas, refused: comp.refused, stopped: s.stopped}
+	if comp.latest != nil {
+		f.latest = comp.latest.Name
+	}
+	for _, r := range s.plan.Rollouts {
+		if r.Component == comp.name {
+			f.rolledOut, f.previous = r.RolledOut, r.Previous
+		}
+	}
+	for _, t := range s.plan.Traffic {
+		if t.Component == comp.name {
+			f.serving = t.Revision
+		}
+	}
+	if f.latest == "" {
+		f.latest = f.rolledOut
+	}
+	for _, r := range s.observed.Replicas {
+		if comp.revision(r.Revision.Name) != nil {
+			f.replicas = append(f.replicas, r)
+		}
+	}
+	return f
+}
+
+// writeRevisionStatus records what a component's revisions do: replicas, digests, timings.
+func (c *Controller) writeRevisionStatus(ctx context.Context, s *service, comp *component) error {
+	for i := range comp.revisions {
+		rev := &comp.revisions[i]
+		next := revisionStatus(rev, s.observed.Of(spec.RevisionKey{Namespace: rev.Namespace, Name: rev.Name}), time.Now())
+		if equality.Semantic.DeepEqual(rev.Status, next) {
+			continue
+		}
+		before := rev.DeepCopy()
+		rev.Status = next
+		if err := c.client.Status().Patch(ctx, rev, client.MergeFrom(before)); err != nil {
+			return fmt.Errorf("write status of revision %s: %w", rev.Name, err)
+		}
+	}
+	return nil
+}
+
+// revisionStatus computes a revision's status. Digests and start-up times are written once
+// and stay when the replicas are gone: they answer later what was served.
+func revisionStatus(rev *smv1alpha1.Revision, replicas []spec.Replica, now time.Time) smv1alpha1.RevisionStatus {
+	next := *rev.Status.DeepCopy()
+	next.ObservedGeneration = rev.Generation
+	next.Replicas = int32(len(replicas))
+	next.ReadyReplicas = 0
+	for _, r := range replicas {
+		if r.Phase == spec.Ready {
+			next.ReadyReplicas++
+		}
+		if next.RuntimeDigest == "" {
+			next.RuntimeDigest = r.RuntimeDigest
+		}
+		for _, m := range rev.Spec.Models {
+			digest := r.Digests[m.URI]
+			known := slices.ContainsFunc(next.Models, func(k smv1alpha1.ResolvedModel) bool { return k.URI == m.URI })
+			if digest != "" && !known {
+				next.Models = append(next.Models, smv1alpha1.ResolvedModel{URI: m.URI, Digest: digest})
+			}
+		}
+		if t := r.Timings; next.Startup == nil && !t.ReadyAt.IsZero() {
+			next.Startup = &smv1alpha1.StartupDurations{
+				Pull:  &metav1.Duration{Duration: t.Pull.Round(time.Millisecond)},
+				Start: &metav1.Duration{Duration: t.Start.Round(time.Millisecond)},
+				Load:  &metav1.Duration{Duration: t.Load.Round(time.Millisecond)},
+				Ready: &metav1.Duration{Duration: (t.Pull + t.Start + t.Load).Round(time.Millisecond)},
+			}
+		}
+	}
+	ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: "NoReplicas", Message: "no replica runs", ObservedGeneration: rev.Generation, LastTransitionTime: metav1.NewTime(now)}
+	switch failed := worst(replicas); {
+	case next.ReadyReplicas > 0:
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionTrue, "Serving", fmt.Sprintf("%d of %d replicas ready", next.ReadyReplicas, next.Replicas)
+	case failed != nil:
+		ready.Reason, ready.Message = string(failed.Failure.Reason), bounded(failed.Failure.Message)
+	case len(replicas) > 0:
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionUnknown, "Starting", "starting"+phases(replicas)
+	}
+	if len(next.Conditions) == 1 && next.Conditions[0].Status == ready.Status {
+		ready.LastTransitionTime = next.Conditions[0].LastTransitionTime
+	}
+	next.Conditions = []metav1.Condition{ready}
+	return next
+}
+
+// trimHistory deletes the oldest revisions that are neither in use nor within the history.
+func (c *Controller) trimHistory(ctx context.Context, s *service) error {
+	for _, comp := range s.comps {
+		used := map[string]bool{}
+		f := s.facts(comp)
+		for _, name := range []string{f.latest, f.rolledOut, f.previous, f.serving} {
+			used[name] = true
+		}
+		for _, r := range f.replicas {
+			used[r.Revision.Name] = true
+		}
+		idle := slices.DeleteFunc(slices.Clone(comp.revisions), func(r smv1alpha1.Revision) bool { return used[r.Name] })
+		for i := 0; i < len(idle)-c.cfg.History; i++ {
+			if err := c.client.Delete(ctx, &idle[i]); client.IgnoreNotFound(err) != nil {
+				return fmt.Errorf("trim revision %s: %w", idle[i].Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// writeStatus computes the service's status and writes it if it differs, with an event for
+// each transition of Ready.
+func (c *Controller) writeStatus(ctx context.Context, s *service) error {
+	next := c.status(s, time.Now())
+	is := s.asWritten
+	if equality.Semantic.DeepEqual(is.Status, next) {
+		return nil
+	}
+	before := is.DeepCopy()
+	is.Status = next
+	if err := c.client.Status().Patch(ctx, is, client.MergeFrom(before)); err != nil {
+		return fmt.Errorf("write status: %w", err)
+	}
+	was, now := conditionOf(before.Status.Conditions, v1beta1.ConditionReady), conditionOf(next.Conditions, v1beta1.ConditionReady)
+	switch {
+	case now.Status == corev1.ConditionTrue && was.Status != corev1.ConditionTrue:
+		c.events.Eventf(is, corev1.EventTypeNormal, "InferenceServiceReady", "InferenceService [%s] is Ready", is.Name)
+	case now.Status != corev1.ConditionTrue && was.Status == corev1.ConditionTrue:
+		c.events.Eventf(is, corev1.EventTypeWarning, "InferenceServiceNotReady", "InferenceService [%s] is no longer Ready: %s", is.Name, cmp.Or(now.Message, now.Reason))
+	case now.Status == corev1.ConditionFalse && was.Reason != now.Reason:
+		c.events.Eventf(is, corev1.EventTypeWarning, cmp.Or(now.Reason, "InferenceServiceNotReady"), "%s", now.Message)
+	}
+	return nil
+}

@@ -1,0 +1,181 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
+	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+	"stationmaster.dev/stationmaster/internal/catalogue"
+	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/manifest"
+	"stationmaster.dev/stationmaster/internal/spec"
+)
+
+// Labels of the objects that a service owns. The first two are KServe's.
+const (
+	labelService   = "serving.kserve.io/inferenceservice"
+	labelComponent = "component"
+	labelNumber    = "stationmaster.dev/revision-number"
+)
+
+// resolve fills in defaults, chooses the runtime, compiles each component, and finds or makes
+// its revision. What can't be compiled is written into the component, not returned: it is the
+// manifest's fault and stands in its status.
+func (c *Controller) resolve(ctx context.Context, s *service) error {
+	manifest.Default(s.is, manifest.Defaults{})
+	s.notInEffect = manifest.NotInEffectOf(s.asWritten)
+	revisions, err := c.revisions(ctx, s.key)
+	if err != nil {
+		return err
+	}
+	for _, name := range []spec.Component{spec.Predictor, spec.Transformer, spec.Explainer} {
+		ext := extension(s.is, name)
+		if ext == nil {
+			continue
+		}
+		comp := &component{name: name, replicas: replicas(ext), revisions: revisions[name]}
+		s.comps = append(s.comps, comp)
+	}
+	for _, comp := range s.comps {
+		if err := c.resolveComponent(ctx, s, comp); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replicas is the number of processes a component asks for. Until scaling comes it is
+// minReplicas; zero counts as one, which FieldsInEffect says.
+func replicas(ext *v1beta1.ComponentExtensionSpec) int {
+	if ext.MinReplicas == nil {
+		return 1
+	}
+	return max(int(*ext.MinReplicas), 1)
+}
+
+func extension(is *v1beta1.InferenceService, name spec.Component) *v1beta1.ComponentExtensionSpec {
+	switch {
+	case name == spec.Predictor:
+		return &is.Spec.Predictor.ComponentExtensionSpec
+	case name == spec.Transformer && is.Spec.Transformer != nil:
+		return &is.Spec.Transformer.ComponentExtensionSpec
+	case name == spec.Explainer && is.Spec.Explainer != nil:
+		return &is.Spec.Explainer.ComponentExtensionSpec
+	}
+	return nil
+}
+
+func (c *Controller) resolveComponent(ctx context.Context, s *service, comp *component) error {
+	in := manifest.Input{Service: s.is, Component: comp.name}
+	if comp.name == spec.Predictor && s.is.Spec.Predictor.Model != nil {
+		chosen, err := c.chooseRuntime(ctx, s)
+		if err != nil {
+			return comp.refuse(err)
+		}
+		in.Runtime, in.RuntimeName, in.RuntimeKind, in.RuntimeAnnotations = chosen.Spec, chosen.Name, chosen.Kind, chosen.Annotations
+		s.runtimeName, s.runtimeKind = chosen.Name, chosen.Kind
+	}
+	if comp.name != spec.Predictor {
+		in.PredictorHost = manifest.Host(manifest.ComponentName(s.key.Name, spec.Predictor), s.key.Namespace, c.cfg.Domain)
+		if c.cfg.ComponentAddress != nil {
+			in.PredictorHost = c.cfg.ComponentAddress(s.key, spec.Predictor)
+		}
+	}
+	compiled, err := manifest.Compile(in)
+	if err != nil {
+		return comp.refuse(err)
+	}
+	comp.unsupported = compiled.Unsupported
+	if n := len(comp.revisions); n > 0 && comp.revisions[n-1].Spec.Hash == compiled.Workload.Hash {
+		comp.latest = &comp.revisions[n-1]
+		return nil
+	}
+	rev := newRevision(s, comp, compiled)
+	if err := c.client.Create(ctx, rev); err != nil {
+		return fmt.Errorf("create revision %s: %w", rev.Name, err)
+	}
+	comp.revisions = append(comp.revisions, *rev)
+	comp.latest = &comp.revisions[len(comp.revisions)-1]
+	c.events.Eventf(s.asWritten, "Normal", "RevisionCreated", "Created revision %s", rev.Name)
+	return nil
+}
+
+// refuse keeps an error that the manifest caused; others are returned for another try.
+func (comp *component) refuse(err error) error {
+	var selection *catalogue.SelectionError
+	switch {
+	case errors.As(err, &selection):
+		comp.refused = &refusal{v1beta1.FailureReason(selection.Reason), selection.Error()}
+	case errors.Is(err, errdef.ErrInvalid), errors.Is(err, errdef.ErrUnsupported):
+		comp.refused = &refusal{v1beta1.InvalidPredictorSpec, err.Error()}
+	default:
+		return err
+	}
+	return nil
+}
+
+func (c *Controller) chooseRuntime(ctx context.Context, s *service) (catalogue.Selection, error) {
+	var namespaced v1alpha1.ServingRuntimeList
+	if err := c.client.List(ctx, &namespaced, client.InNamespace(s.key.Namespace)); err != nil {
+		return catalogue.Selection{}, fmt.Errorf("list serving runtimes: %w", err)
+	}
+	var cluster v1alpha1.ClusterServingRuntimeList
+	if err := c.client.List(ctx, &cluster); err != nil {
+		return catalogue.Selection{}, fmt.Errorf("list cluster serving runtimes: %w", err)
+	}
+	request, _ := catalogue.RequestOf(&s.is.Spec.Predictor)
+	return catalogue.Select(request, namespaced.Items, cluster.Items)
+}
+
+// revisions returns a service's revisions by component, oldest first.
+func (c *Controller) revisions(ctx context.Context, key spec.ServiceKey) (map[spec.Component][]smv1alpha1.Revision, error) {
+	var list smv1alpha1.RevisionList
+	if err := c.client.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingLabels{labelService: key.Name}); err != nil {
+		return nil, fmt.Errorf("list revisions: %w", err)
+	}
+	out := map[spec.Component][]smv1alpha1.Revision{}
+	for _, r := range list.Items {
+		name := spec.Component(r.Spec.Component)
+		out[name] = append(out[name], r)
+	}
+	for _, revs := range out {
+		slices.SortFunc(revs, func(a, b smv1alpha1.Revision) int { return number(&a) - number(&b) })
+	}
+	return out, nil
+}
+
+// number is a revision's place in its component's history, from 1.
+func number(r *smv1alpha1.Revision) int {
+	n, err := strconv.Atoi(r.Labels[labelNumber])
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func newRevision(s *service, comp *component, compiled manifest.Compiled) *smv1alpha1.Revision {
+	n := 1
+	if len(comp.revisions) > 0 {
+		n = number(&comp.revisions[len(comp.revisions)-1]) + 1
+	}
+	rev := &smv1alpha1.Revision{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.key.Namespace,
+			Name:      manifest.RevisionName(s.key.Name, comp.name, int64(n)),
+			Labels: map[string]string{
+				labelService: s.key.Name, labelComponent: string(comp.name), labelNumber: strconv.Itoa(n),
+			},
+			OwnerReferences: []metav1.OwnerReference{owner(s.asWritten)},
+		},
+		Spec: compiled.RevisionSpec(),
+	}
+	return rev
+}

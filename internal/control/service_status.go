@@ -1,0 +1,185 @@
+package control
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+	"stationmaster.dev/stationmaster/internal/manifest"
+	"stationmaster.dev/stationmaster/internal/spec"
+)
+
+// Annotations of the status that make visible what KServe's status has no field for
+// (kserve.md section 3, issues 5297 and 3674).
+const (
+	statusProtocols = "stationmaster.dev/protocols"
+	statusModelName = "stationmaster.dev/model-name"
+	statusDigest    = "stationmaster.dev/model-digest"
+	statusPath      = "stationmaster.dev/path-prefix"
+)
+
+var readyCondition = map[spec.Component]v1beta1.ConditionType{
+	spec.Predictor:   v1beta1.ConditionPredictorReady,
+	spec.Transformer: v1beta1.ConditionTransformerReady,
+	spec.Explainer:   v1beta1.ConditionExplainerReady,
+}
+
+// status computes what the InferenceService's status should say. It reads nothing but s.
+func (c *Controller) status(s *service, now time.Time) v1beta1.InferenceServiceStatus {
+	old := s.asWritten.Status
+	next := v1beta1.InferenceServiceStatus{
+		ObservedGeneration: s.asWritten.Generation,
+		Components:         map[v1beta1.ComponentType]v1beta1.ComponentStatusSpec{},
+		CanaryStatuses:     old.CanaryStatuses,
+		DeploymentMode:     manifest.DeploymentMode(s.is, ""),
+		Annotations:        map[string]string{},
+		URL:                c.url(manifest.Host(s.key.Name, s.key.Namespace, c.cfg.Domain)),
+		Address:            &v1beta1.Addressable{URL: "http://" + c.cfg.HTTP + manifest.PathPrefix(s.key.Namespace, s.key.Name)},
+	}
+	if s.runtimeKind == "ServingRuntime" {
+		next.ServingRuntimeName = s.runtimeName
+	} else {
+		next.ClusterServingRuntimeName = s.runtimeName
+	}
+	conds := &conditions{old: old.Conditions, now: metav1.NewTime(now)}
+	ready := verdict{status: corev1.ConditionTrue}
+	for _, comp := range s.comps {
+		f := s.facts(comp)
+		v := f.judge()
+		conds.set(readyCondition[comp.name], v, "")
+		ready = worse(ready, v)
+		next.Components[v1beta1.ComponentType(comp.name)] = c.componentStatus(s, comp, f)
+		if comp.name == spec.Predictor {
+			next.ModelStatus = f.modelStatus()
+			c.annotate(next.Annotations, s, comp, f)
+		}
+	}
+	ingress := c.ingress(s)
+	conds.set(v1beta1.ConditionIngressReady, ingress, "")
+	ready = worse(ready, ingress)
+	if s.stopped {
+		conds.set(v1beta1.ConditionStopped, verdict{corev1.ConditionTrue, "Stopped", ""}, "Info")
+	}
+	conds.set(v1beta1.ConditionFieldsInEffect, fieldsInEffect(s), "Info")
+	conds.set(v1beta1.ConditionReady, ready, "")
+	// Ready comes first, as people read from the top.
+	slices.SortStableFunc(conds.list, func(a, b v1beta1.Condition) int { return rank(a.Type) - rank(b.Type) })
+	next.Conditions = conds.list
+	return next
+}
+
+func rank(t v1beta1.ConditionType) int {
+	if t == v1beta1.ConditionReady {
+		return 0
+	}
+	return 1
+}
+
+// worse returns the verdict that sums up two: False before Unknown before True, the first one
+// of equals.
+func worse(a, b verdict) verdict {
+	order := map[corev1.ConditionStatus]int{corev1.ConditionTrue: 0, corev1.ConditionUnknown: 1, corev1.ConditionFalse: 2}
+	if order[b.status] > order[a.status] {
+		return b
+	}
+	return a
+}
+
+// ingress says whether a request that comes now finds a ready replica: IngressReady is about
+// serving, the component conditions are about being what the manifest asks for.
+func (c *Controller) ingress(s *service) verdict {
+	entry := s.entry()
+	f := s.facts(s.component(entry))
+	switch {
+	case s.stopped:
+		return verdict{corev1.ConditionFalse, "Stopped", "stopped by the annotation serving.kserve.io/stop"}
+	case f.serving == "":
+		return verdict{corev1.ConditionUnknown, "NoReadyReplica", fmt.Sprintf("the %s has no ready replica; requests are answered with 503", entry)}
+	}
+	v := verdict{status: corev1.ConditionTrue}
+	if other, taken := c.nameTaken(s.key, s.asWritten.CreationTimestamp.Time, s.key.Name); taken {
+		v.message = fmt.Sprintf("the model name %q on the bare address belongs to the older service %s; reach this one by its host or by %s", s.key.Name, other, manifest.PathPrefix(s.key.Namespace, s.key.Name))
+		v.reason = "ModelNameTaken"
+	}
+	return v
+}
+
+func (s *service) entry() spec.Component {
+	if s.component(spec.Transformer).replicas > 0 {
+		return spec.Transformer
+	}
+	return spec.Predictor
+}
+
+func fieldsInEffect(s *service) verdict {
+	var parts []string
+	for _, n := range s.notInEffect {
+		parts = append(parts, n.Field+": "+n.Reason)
+	}
+	for _, comp := range s.comps {
+		for _, field := range comp.unsupported {
+			parts = append(parts, field+": has no meaning for a process on one machine")
+		}
+	}
+	if len(parts) == 0 {
+		return verdict{status: corev1.ConditionTrue}
+	}
+	slices.Sort(parts)
+	parts = slices.Compact(parts)
+	return verdict{corev1.ConditionFalse, "NotYetInEffect", "accepted and kept, without effect here: " + strings.Join(parts, "; ")}
+}
+
+func (c *Controller) componentStatus(s *service, comp *component, f *facts) v1beta1.ComponentStatusSpec {
+	host := manifest.Host(manifest.ComponentName(s.key.Name, comp.name), s.key.Namespace, c.cfg.Domain)
+	cs := v1beta1.ComponentStatusSpec{
+		LatestCreatedRevision:     f.latest,
+		LatestReadyRevision:       s.asWritten.Status.Components[v1beta1.ComponentType(comp.name)].LatestReadyRevision,
+		LatestRolledoutRevision:   f.rolledOut,
+		PreviousRolledoutRevision: s.asWritten.Status.Components[v1beta1.ComponentType(comp.name)].PreviousRolledoutRevision,
+		URL:                       c.url(host),
+		RestURL:                   c.url(host),
+	}
+	if rev := comp.latest; rev != nil && slices.Contains(rev.Spec.Protocols, string(spec.GRPCV2)) {
+		cs.GrpcURL = c.cfg.GRPC
+	}
+	if f.previous != "" {
+		cs.PreviousRolledoutRevision = f.previous
+	}
+	for _, r := range f.of(f.latest) {
+		if r.Phase == spec.Ready {
+			cs.LatestReadyRevision = f.latest
+		}
+	}
+	if f.serving != "" {
+		all, isLatest := int64(100), f.serving == f.latest
+		t := v1beta1.TrafficTarget{RevisionName: f.serving, Percent: &all}
+		if isLatest {
+			t.LatestRevision = &isLatest
+		} else {
+			t.Tag = "prev"
+		}
+		cs.Traffic = []v1beta1.TrafficTarget{t}
+	}
+	return cs
+}
+
+func (c *Controller) annotate(a map[string]string, s *service, comp *component, f *facts) {
+	a[statusPath] = manifest.PathPrefix(s.key.Namespace, s.key.Name)
+	rev := comp.revision(f.serving)
+	if rev == nil {
+		rev = comp.latest
+	}
+	if rev == nil {
+		return
+	}
+	a[statusProtocols] = strings.Join(rev.Spec.Protocols, ",")
+	a[statusModelName] = rev.Spec.ModelName
+	if len(rev.Status.Models) > 0 {
+		a[statusDigest] = rev.Status.Models[0].Digest
+	}
+}

@@ -1,0 +1,261 @@
+package control
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+	"stationmaster.dev/stationmaster/internal/spec"
+)
+
+// refusal says why a component couldn't be turned into a revision.
+type refusal struct {
+	reason  v1beta1.FailureReason
+	message string
+}
+
+// facts is all that a component's status follows from.
+type facts struct {
+	component spec.Component
+	// want is the number of replicas asked for.
+	want int
+	// refused is set when the manifest couldn't be compiled; latest is then what it was before.
+	refused   *refusal
+	latest    string
+	rolledOut string
+	previous  string
+	replicas  []spec.Replica
+	// serving is the revision that traffic goes to, empty when none is ready.
+	serving string
+	stopped bool
+}
+
+// of returns the replicas of one revision that aren't on their way out.
+func (f *facts) of(revision string) []spec.Replica {
+	var out []spec.Replica
+	for _, r := range f.replicas {
+		if r.Revision.Name == revision && r.Phase != spec.Draining {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// verdict is one component's condition before it is written down.
+type verdict struct {
+	status  corev1.ConditionStatus
+	reason  string
+	message string
+}
+
+// judge says whether a component is as the manifest wants it. It looks at every replica of
+// the latest revision: Ready while a pod crashes is the fault of KServe's that it avoids
+// (kserve.md 1.9, issue 2733).
+func (f *facts) judge() verdict {
+	switch {
+	case f.stopped:
+		return verdict{corev1.ConditionFalse, "Stopped", "stopped by the annotation serving.kserve.io/stop; remove it to serve again"}
+	case f.refused != nil:
+		v := verdict{corev1.ConditionFalse, string(f.refused.reason), f.refused.message}
+		if f.serving != "" {
+			v.message += fmt.Sprintf("; revision %s, made before, still serves", f.serving)
+		}
+		return v
+	}
+	latest := f.of(f.latest)
+	ready := 0
+	for _, r := range latest {
+		if r.Phase == spec.Ready {
+			ready++
+		}
+	}
+	if failed := worst(latest); failed != nil {
+		v := verdict{corev1.ConditionFalse, string(failed.Failure.Reason), f.failureMessage(failed, ready, len(latest))}
+		return v
+	}
+	if ready >= f.want && f.rolledOut == f.latest {
+		return verdict{corev1.ConditionTrue, "", ""}
+	}
+	v := verdict{corev1.ConditionUnknown, "Starting", fmt.Sprintf("revision %s: %d of %d replicas ready%s", f.latest, ready, f.want, phases(latest))}
+	if f.serving != "" && f.serving != f.latest {
+		v.reason = "RollingOut"
+		v.message += fmt.Sprintf("; all traffic still goes to revision %s", f.serving)
+	}
+	return v
+}
+
+func (f *facts) failureMessage(r *spec.Replica, ready, total int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "replica %s of revision %s (%d of %d ready): %s", r.ID, r.Revision.Name, ready, total, r.Failure.Message)
+	if !r.Failure.RetryAt.IsZero() {
+		fmt.Fprintf(&b, "; restarted %d times, next try at %s", r.Restarts, r.Failure.RetryAt.UTC().Format("15:04:05Z"))
+	}
+	if f.serving != "" && f.serving != f.latest {
+		fmt.Fprintf(&b, "; all traffic still goes to revision %s", f.serving)
+	}
+	return b.String()
+}
+
+// worst returns the replica whose failure says most: a terminal one, else the newest; nil
+// when none has failed.
+func worst(replicas []spec.Replica) *spec.Replica {
+	var found *spec.Replica
+	for i := range replicas {
+		r := &replicas[i]
+		if r.Failure == nil {
+			continue
+		}
+		if found == nil || (r.Failure.Terminal && !found.Failure.Terminal) ||
+			(r.Failure.Terminal == found.Failure.Terminal && r.Failure.At.After(found.Failure.At)) {
+			found = r
+		}
+	}
+	return found
+}
+
+// phases lists what replicas that aren't ready do, e.g. " (1 Pulling, 1 Loading)".
+func phases(replicas []spec.Replica) string {
+	count := map[spec.Phase]int{}
+	for _, r := range replicas {
+		if r.Phase != spec.Ready {
+			count[r.Phase]++
+		}
+	}
+	var parts []string
+	for _, p := range []spec.Phase{spec.Pending, spec.Pulling, spec.Starting, spec.Loading, spec.Failed} {
+		if n := count[p]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, p))
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(parts, ", ") + ")"
+}
+
+// modelStatus fills KServe's modelStatus for the predictor. Unlike KServe's it counts every
+// replica, and lastFailureInfo is there only while something is wrong.
+func (f *facts) modelStatus() v1beta1.ModelStatus {
+	latest := f.of(f.latest)
+	failed := worst(latest)
+	s := v1beta1.ModelStatus{
+		ModelRevisionStates: &v1beta1.ModelRevisionStates{ActiveModelState: v1beta1.Pending},
+		ModelCopies:         &v1beta1.ModelCopies{TotalCopies: len(f.of(cmp.Or(f.serving, f.latest)))},
+	}
+	if f.serving != "" {
+		s.ModelRevisionStates.ActiveModelState = v1beta1.Loaded
+	}
+	s.ModelRevisionStates.TargetModelState = targetState(latest, failed)
+	for _, r := range latest {
+		if r.Failure != nil {
+			s.ModelCopies.FailedCopies++
+		}
+	}
+	switch {
+	case f.refused != nil:
+		s.TransitionStatus = v1beta1.InvalidSpec
+		s.ModelRevisionStates.TargetModelState = ""
+		s.LastFailureInfo = &v1beta1.FailureInfo{Reason: f.refused.reason, Message: f.refused.message}
+		if f.serving == "" {
+			s.ModelRevisionStates.ActiveModelState = ""
+		}
+		return s
+	case f.stopped:
+		s.TransitionStatus = v1beta1.UpToDate
+		s.ModelRevisionStates = &v1beta1.ModelRevisionStates{ActiveModelState: v1beta1.Standby}
+		return s
+	case failed != nil:
+		s.TransitionStatus = v1beta1.BlockedByFailedLoad
+		s.LastFailureInfo = failureInfo(failed)
+		if f.serving == "" {
+			s.ModelRevisionStates.ActiveModelState = ""
+		}
+	case f.serving == f.latest && f.rolledOut == f.latest && f.latest != "":
+		s.TransitionStatus = v1beta1.UpToDate
+	default:
+		s.TransitionStatus = v1beta1.InProgress
+	}
+	return s
+}
+
+func targetState(latest []spec.Replica, failed *spec.Replica) v1beta1.ModelState {
+	if failed != nil {
+		return v1beta1.FailedToLoad
+	}
+	state := v1beta1.Pending
+	for _, r := range latest {
+		switch r.Phase {
+		case spec.Ready:
+			return v1beta1.Loaded
+		case spec.Pulling, spec.Starting, spec.Loading:
+			state = v1beta1.Loading
+		}
+	}
+	return state
+}
+
+func failureInfo(r *spec.Replica) *v1beta1.FailureInfo {
+	info := &v1beta1.FailureInfo{
+		Location:          r.ID,
+		Reason:            v1beta1.ModelLoadFailed,
+		Message:           r.Failure.Message,
+		ModelRevisionName: r.Revision.Name,
+		Time:              &metav1.Time{Time: r.Failure.At},
+		ExitCode:          int32(r.Failure.ExitCode),
+	}
+	switch r.Failure.Reason {
+	case spec.RuntimeNotInstalled, spec.StartFailed, spec.LivenessFailed:
+		info.Reason = v1beta1.RuntimeUnhealthy
+	case spec.Exited, spec.OOMKilled, spec.StartupTimeout:
+		if !r.Timings.ReadyAt.IsZero() {
+			info.Reason = v1beta1.RuntimeUnhealthy
+		}
+	}
+	if r.Failure.Signal != "" {
+		info.Message += " (" + r.Failure.Signal + ")"
+	}
+	if len(r.Failure.LogTail) > 0 {
+		info.Message += "\n" + strings.Join(r.Failure.LogTail, "\n")
+	}
+	return info
+}
+
+// conditions are written in this order, so that an unchanged status is byte for byte the same.
+type conditions struct {
+	list []v1beta1.Condition
+	old  []v1beta1.Condition
+	now  metav1.Time
+}
+
+// set adds a condition; its transition time stays when the status does.
+func (c *conditions) set(t v1beta1.ConditionType, v verdict, severity string) {
+	n := v1beta1.Condition{Type: t, Status: v.status, Reason: v.reason, Message: bounded(v.message), Severity: severity, LastTransitionTime: c.now}
+	if i := slices.IndexFunc(c.old, func(o v1beta1.Condition) bool { return o.Type == t }); i >= 0 && c.old[i].Status == n.Status {
+		n.LastTransitionTime = c.old[i].LastTransitionTime
+	}
+	c.list = append(c.list, n)
+}
+
+// bounded keeps a message within what an object should carry.
+func bounded(s string) string {
+	const limit = 4096
+	if len(s) <= limit {
+		return s
+	}
+	return strings.ToValidUTF8(s[:limit], "") + "…"
+}
+
+// conditionOf returns the status of a condition, Unknown when it is absent.
+func conditionOf(list []v1beta1.Condition, t v1beta1.ConditionType) v1beta1.Condition {
+	for _, c := range list {
+		if c.Type == t {
+			return c
+		}
+	}
+	return v1beta1.Condition{Type: t, Status: corev1.ConditionUnknown}
+}

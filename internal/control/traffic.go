@@ -1,0 +1,161 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"reflect"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+	"stationmaster.dev/stationmaster/internal/manifest"
+	"stationmaster.dev/stationmaster/internal/route"
+	"stationmaster.dev/stationmaster/internal/spec"
+)
+
+// route publishes the service's line of the routing table if it changed.
+func (c *Controller) route(s *service) {
+	line := c.line(s)
+	c.mu.Lock()
+	old, had := c.routes[s.key]
+	c.mu.Unlock()
+	if !had || !reflect.DeepEqual(old, line) {
+		c.publish(s.key, &line)
+	}
+}
+
+// line is what the gateway needs to know of a service.
+func (c *Controller) line(s *service) route.Service {
+	r := route.Service{
+		Key:        s.key,
+		Hosts:      []route.Host{{Name: manifest.Host(s.key.Name, s.key.Namespace, c.cfg.Domain)}},
+		PathPrefix: manifest.PathPrefix(s.key.Namespace, s.key.Name),
+		BareNames:  []string{s.key.Name},
+		Entry:      s.entry(),
+		Components: map[spec.Component]route.Backend{},
+		Created:    s.asWritten.CreationTimestamp.Time,
+	}
+	for _, comp := range s.comps {
+		r.Hosts = append(r.Hosts, route.Host{Name: manifest.Host(manifest.ComponentName(s.key.Name, comp.name), s.key.Namespace, c.cfg.Domain), Component: comp.name})
+		if c.cfg.ComponentAddress != nil && comp.name == spec.Predictor && len(s.comps) > 1 {
+			host, _, err := net.SplitHostPort(c.cfg.ComponentAddress(s.key, comp.name))
+			if err == nil {
+				r.Hosts = append(r.Hosts, route.Host{Name: host, Component: comp.name})
+			}
+		}
+		r.Components[comp.name] = c.backend(s, comp)
+		if comp.name == s.entry() && comp.latest != nil {
+			r.Timeout = time.Duration(comp.latest.Spec.TimeoutSeconds) * time.Second
+		}
+	}
+	return r
+}
+
+func (c *Controller) backend(s *service, comp *component) route.Backend {
+	var b route.Backend
+	for _, share := range s.plan.Traffic {
+		if share.Component != comp.name {
+			continue
+		}
+		rev := comp.revision(share.Revision)
+		t := route.Target{Revision: rev.Name, Weight: share.Percent, ModelName: rev.Spec.ModelName}
+		for _, p := range rev.Spec.Protocols {
+			t.Protocols = append(t.Protocols, spec.Protocol(p))
+		}
+		for _, r := range s.observed.Of(spec.RevisionKey{Namespace: rev.Namespace, Name: rev.Name}) {
+			if r.Phase != spec.Ready {
+				continue
+			}
+			t.Endpoints = append(t.Endpoints, route.Endpoint{Replica: r.ID, HTTP: r.HTTP, GRPC: r.GRPC})
+			if t.Digest == "" && len(rev.Spec.Models) > 0 {
+				t.Digest = r.Digests[rev.Spec.Models[0].URI]
+			}
+		}
+		b.Targets = append(b.Targets, t)
+	}
+	if len(b.Targets) == 0 {
+		v := s.facts(comp).judge()
+		b.NotReady = fmt.Sprintf("the %s of service %s isn't ready", comp.name, s.key)
+		if v.message != "" {
+			first, _, _ := strings.Cut(v.message, "\n")
+			b.NotReady += ": " + first
+		}
+	}
+	return b
+}
+
+// writeRoute keeps the Route object equal to where traffic goes. While nothing is ready the
+// object stays as it was: a Route always sums to 100.
+func (c *Controller) writeRoute(ctx context.Context, s *service) error {
+	var comps []smv1alpha1.ComponentRoute
+	for _, comp := range s.comps {
+		var targets []smv1alpha1.RouteTarget
+		for _, share := range s.plan.Traffic {
+			if share.Component == comp.name {
+				targets = append(targets, smv1alpha1.RouteTarget{RevisionName: share.Revision, Percent: int32(share.Percent)})
+			}
+		}
+		if len(targets) > 0 {
+			comps = append(comps, smv1alpha1.ComponentRoute{Component: string(comp.name), Targets: targets})
+		}
+	}
+	if len(comps) == 0 {
+		return nil
+	}
+	var r smv1alpha1.Route
+	err := c.client.Get(ctx, client.ObjectKey{Namespace: s.key.Namespace, Name: s.key.Name}, &r)
+	switch {
+	case apierrors.IsNotFound(err):
+		r = smv1alpha1.Route{ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.key.Namespace, Name: s.key.Name,
+			Labels:          map[string]string{labelService: s.key.Name},
+			OwnerReferences: []metav1.OwnerReference{owner(s.asWritten)},
+		}}
+		r.Spec = smv1alpha1.RouteSpec{Service: s.key.Name, Components: comps}
+		if err := c.client.Create(ctx, &r); err != nil {
+			return fmt.Errorf("create route: %w", err)
+		}
+	case err != nil:
+		return fmt.Errorf("read route: %w", err)
+	case !equality.Semantic.DeepEqual(r.Spec.Components, comps):
+		before := r.DeepCopy()
+		r.Spec.Components = comps
+		if err := c.client.Patch(ctx, &r, client.MergeFrom(before)); err != nil {
+			return fmt.Errorf("write route: %w", err)
+		}
+	}
+	return c.writeRouteStatus(ctx, s, &r)
+}
+
+func (c *Controller) writeRouteStatus(ctx context.Context, s *service, r *smv1alpha1.Route) error {
+	before := r.DeepCopy()
+	r.Status.ObservedGeneration = r.Generation
+	r.Status.URLs = []smv1alpha1.RouteURL{{URL: c.url(manifest.Host(s.key.Name, s.key.Namespace, c.cfg.Domain))}}
+	for _, comp := range s.comps {
+		r.Status.URLs = append(r.Status.URLs, smv1alpha1.RouteURL{Component: string(comp.name), URL: c.url(manifest.Host(manifest.ComponentName(s.key.Name, comp.name), s.key.Namespace, c.cfg.Domain))})
+	}
+	ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Published", Message: "the gateway routes by this", ObservedGeneration: r.Generation, LastTransitionTime: metav1.Now()}
+	if len(before.Status.Conditions) == 1 && before.Status.Conditions[0].Status == ready.Status {
+		ready.LastTransitionTime = before.Status.Conditions[0].LastTransitionTime
+	}
+	r.Status.Conditions = []metav1.Condition{ready}
+	if equality.Semantic.DeepEqual(before.Status, r.Status) {
+		return nil
+	}
+	if err := c.client.Status().Patch(ctx, r, client.MergeFrom(before)); err != nil {
+		return fmt.Errorf("write status of route: %w", err)
+	}
+	return nil
+}
+
+func owner(is *v1beta1.InferenceService) metav1.OwnerReference {
+	yes := true
+	return metav1.OwnerReference{APIVersion: v1beta1.GroupVersion.String(), Kind: "InferenceService", Name: is.Name, UID: is.UID, Controller: &yes, BlockOwnerDeletion: &yes}
+}
