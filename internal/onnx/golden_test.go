@@ -17,7 +17,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/onnx/ort"
 )
 
-// golden is what test/golden/onnx/generate.py records of a model under onnxruntime.
+// golden is what generate.py and networks.py in test/golden/onnx record of a model under onnxruntime.
 type golden struct {
 	Inputs, Outputs map[string]recorded
 }
@@ -35,6 +35,8 @@ func (r recorded) tensor(name string) onnx.Tensor {
 		t.Type, t.Data = onnx.FP32, each(r.Data, func(x any) float32 { return float32(number(x)) })
 	case "INT64":
 		t.Type, t.Data = onnx.Int64, each(r.Data, func(x any) int64 { return int64(number(x)) })
+	case "INT32":
+		t.Type, t.Data = onnx.Int32, each(r.Data, func(x any) int32 { return int32(number(x)) })
 	case "BYTES":
 		t.Type, t.Data = onnx.String, each(r.Data, func(x any) string { return x.(string) })
 	default:

@@ -378,6 +378,33 @@ func buildElu(n *graph.Node, opset int64) (kernel, error) {
 	})(n, opset)
 }
 
+// The defaults are float32 in the standard, as written in its text.
+func buildSelu(n *graph.Node, opset int64) (kernel, error) {
+	alpha, gamma := float64(n.Float("alpha", 1.67326319217681884765625)), float64(n.Float("gamma", 1.05070102214813232421875))
+	return unary(func(x float64) float64 {
+		if x < 0 {
+			return gamma * alpha * math.Expm1(x)
+		}
+		return gamma * x
+	})(n, opset)
+}
+
+// buildPRelu has a slope for negative elements that may differ by channel or place.
+func buildPRelu(*graph.Node, int64) (kernel, error) {
+	slope := arith{f32: leaky[float32], f64: leaky[float64]}
+	return func(in []*tensor) ([]*tensor, error) {
+		t, err := slope.apply(in[0], in[1])
+		return one(t), err
+	}, nil
+}
+
+func leaky[T float32 | float64](x, slope T) T {
+	if x < 0 {
+		return slope * x
+	}
+	return x
+}
+
 func buildHardSigmoid(n *graph.Node, opset int64) (kernel, error) {
 	alpha, beta := float64(n.Float("alpha", 0.2)), float64(n.Float("beta", 0.5))
 	return unary(func(x float64) float64 { return max(0, min(1, alpha*x+beta)) })(n, opset)

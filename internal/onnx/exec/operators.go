@@ -27,8 +27,9 @@ func init() { //nolint:gochecknoinits // breaks the initialisation cycle with su
 		"Tanh": unary(math.Tanh), "Sigmoid": unary(sigmoid), "Softplus": unary(func(x float64) float64 { return math.Log1p(math.Exp(x)) }),
 		"Softsign":  unary(func(x float64) float64 { return x / (1 + math.Abs(x)) }),
 		"Relu":      unary(func(x float64) float64 { return max(x, 0) }),
-		"LeakyRelu": buildLeakyRelu, "Elu": buildElu, "HardSigmoid": buildHardSigmoid, "Gelu": buildGelu, "Clip": buildClip,
-		"IsNaN": buildIsNaN, "Cast": buildCast, "Identity": buildIdentity, "Dropout": buildIdentity,
+		"LeakyRelu": buildLeakyRelu, "Elu": buildElu, "Selu": buildSelu, "HardSigmoid": buildHardSigmoid, "Gelu": buildGelu, "Clip": buildClip,
+		"HardSwish": unary(func(x float64) float64 { return x * max(0, min(1, x/6+0.5)) }),
+		"IsNaN":     buildIsNaN, "Cast": buildCast, "Identity": buildIdentity, "Dropout": buildIdentity,
 
 		// shapes and selection
 		"Shape": buildShape, "Size": buildSize, "Reshape": buildReshape, "Flatten": buildFlatten, "Squeeze": buildSqueeze,
@@ -44,6 +45,12 @@ func init() { //nolint:gochecknoinits // breaks the initialisation cycle with su
 		"ArgMax": argument(true), "ArgMin": argument(false), "TopK": buildTopK,
 		"MatMul": buildMatMul, "Gemm": buildGemm, "Softmax": softmax(false), "LogSoftmax": softmax(true),
 		"LayerNormalization": buildLayerNormalization,
+
+		// convolution and recurrence
+		"Conv": buildConv, "MaxPool": pool(slideMax, false), "AveragePool": pool(slideAdd, false),
+		"GlobalMaxPool": pool(slideMax, true), "GlobalAveragePool": pool(slideAdd, true),
+		"BatchNormalization": buildBatchNormalization, "Pad": buildPad, "PRelu": buildPRelu,
+		"RNN": recurrent(cellRNN), "GRU": recurrent(cellGRU), "LSTM": recurrent(cellLSTM),
 
 		// ai.onnx.ml
 		"ai.onnx.ml.TreeEnsembleClassifier": buildTreeClassifier, "ai.onnx.ml.TreeEnsembleRegressor": buildTreeRegressor,
