@@ -31,8 +31,10 @@ type runnable struct {
 	Engine string
 }
 
-// resolve finds how to run a container. The order: the catalogue's commands, the manifest's
-// own command, the image through a container engine.
+// resolve finds how to run a container. The order: the catalogue's commands, or where it has
+// none the manifest's own command, then the image through a container engine. A catalogue
+// runtime's own command is the entry of its image (python -m sklearnserver, say), so on this
+// machine it would at best start something else.
 func (p *Platform) resolve(ctx context.Context, c *spec.Container) (runnable, *spec.Failure) {
 	var looked []string
 	install := ""
@@ -63,7 +65,7 @@ func (p *Platform) resolve(ctx context.Context, c *spec.Container) (runnable, *s
 			return runnable{Path: path, Argv: command, Env: l.Env}, nil
 		}
 	}
-	if len(c.Command) > 0 {
+	if c.Local == nil && len(c.Command) > 0 {
 		path, err := p.find(c.Command[0])
 		if err == nil {
 			return runnable{Path: path, Argv: append(slices.Clone(c.Command), c.Args...)}, nil

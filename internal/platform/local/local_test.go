@@ -327,6 +327,17 @@ func TestFailuresTellWhatHappened(t *testing.T) {
 				return f.Reason == spec.RuntimeNotInstalled && f.Terminal && strings.Contains(f.Message, "pip install no-such-engine")
 			},
 		},
+		"runtime not installed, though the command of its image exists": {
+			w: func() spec.Workload {
+				c := server()
+				c.Command, c.Args = []string{"sh"}, []string{"-c", "exit 3"}
+				c.Local = &spec.LocalCommand{Command: []string{"no-such-engine"}, Install: "pip install no-such-engine"}
+				return workload(c)
+			},
+			want: func(f *spec.Failure) bool {
+				return f.Reason == spec.RuntimeNotInstalled && f.Terminal && strings.Contains(f.Message, "install it: pip install no-such-engine")
+			},
+		},
 		"failing init container": {
 			w: func() spec.Workload {
 				w := workload(server())
