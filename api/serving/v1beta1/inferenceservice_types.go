@@ -9,7 +9,7 @@ import (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:path=inferenceservices,singular=inferenceservice,shortName=isvc
+// +kubebuilder:resource:path=inferenceservices,singular=inferenceservice,shortName=isvc,categories=all
 // +kubebuilder:storageversion
 // +kubebuilder:printcolumn:name="URL",type="string",JSONPath=".status.url"
 // +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status"
