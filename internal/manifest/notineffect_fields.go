@@ -262,7 +262,7 @@ func annotationReason(key, value string) string {
 			return ""
 		}
 		return noAutoscaler
-	case "serving.kserve.io/stop", "serving.kserve.io/disable-auto-update", "serving.kserve.io/enable-metric-aggregation",
+	case "serving.kserve.io/disable-auto-update", "serving.kserve.io/enable-metric-aggregation",
 		"serving.kserve.io/enable-prometheus-scraping", "serving.kserve.io/enable-tag-routing":
 		if value != "true" {
 			return ""
@@ -288,7 +288,6 @@ func annotationReason(key, value string) string {
 
 // annotations are KServe's that do nothing yet, and why.
 var annotations = map[string]string{
-	"serving.kserve.io/stop":                        "stopping a service isn't there yet; delete it instead",
 	"serving.kserve.io/disable-auto-update":         "a changed runtime rolls out at once",
 	"serving.kserve.io/metric":                      noAutoscaler,
 	"serving.kserve.io/targetUtilizationPercentage": noAutoscaler,

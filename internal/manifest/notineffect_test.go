@@ -133,7 +133,7 @@ func TestNotInEffect(t *testing.T) {
 			is: with(func(s is) {
 				for k, v := range map[string]string{
 					DeploymentModeAnnotation: "RawDeployment", AutoscalerClassAnnotation: "keda", "mine": "x",
-					"autoscaling.knative.dev/target": "5", "sidecar.istio.io/inject": "true", "serving.kserve.io/stop": "true",
+					"autoscaling.knative.dev/target": "5", "sidecar.istio.io/inject": "true",
 					"storage.kserve.io/readonly": "false",
 				} {
 					annotate(s, k, v)
@@ -141,7 +141,7 @@ func TestNotInEffect(t *testing.T) {
 			}),
 			want: []string{
 				"metadata.annotations[autoscaling.knative.dev/target]", "metadata.annotations[serving.kserve.io/autoscalerClass]",
-				"metadata.annotations[serving.kserve.io/stop]", "metadata.annotations[sidecar.istio.io/inject]",
+				"metadata.annotations[sidecar.istio.io/inject]",
 				"metadata.annotations[storage.kserve.io/readonly]",
 			},
 		},
@@ -150,7 +150,7 @@ func TestNotInEffect(t *testing.T) {
 				annotate(s, DeploymentModeAnnotation, "Standard")
 				annotate(s, AutoscalerClassAnnotation, "none")
 				annotate(s, "storage.kserve.io/readonly", "true")
-				annotate(s, "serving.kserve.io/stop", "false")
+				annotate(s, "serving.kserve.io/stop", "true")
 			}),
 		},
 		"another mode": {
