@@ -47,7 +47,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		queue    = flags.Int("queue", defaultQueue, "requests that may wait; more are refused")
 		drain    = flags.Duration("drain", defaultDrain, "time for requests in flight after SIGTERM")
 		library  = flags.String("onnxruntime", "", "path of an onnxruntime shared library; searched for when empty")
-		backend  = flags.String("backend", "", "what should run the graph where it can: stationmaster or onnxruntime")
+		backend  = flags.String("backend", "", "what should run the graph where it can: stationmaster (built in) or onnxruntime (its shared library); empty takes the built-in one, and the library for what that can't run")
 		level    = flags.String("log_level", "info", "debug, info, warn or error")
 	)
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
@@ -73,7 +73,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	cfg := Config{
 		Model: *name, Dir: *dir, Open: opener(*library, *backend),
 		HTTP:    net.JoinHostPort(*host, strconv.FormatUint(uint64(*httpPort), 10)),
-		Log:     slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: logLevel})),
+		Log:     slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: logLevel})),
 		Version: version(), MaxBodyBytes: *maxBody, Parallel: *workers, Queue: *queue, Drain: *drain,
 		Listening: func(http, grpc string) { fmt.Fprintf(stdout, "listening http=%s grpc=%s\n", http, grpc) },
 	}

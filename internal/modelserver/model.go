@@ -90,7 +90,7 @@ func (m *model) load(ctx context.Context) (err error) {
 	m.loadTime.Store(int64(time.Since(start)))
 	old := m.swap(session)
 	md := &oip.ModelMetadata{
-		Name: m.cfg.Model, Platform: "onnx_stationmaster-ml",
+		Name: m.cfg.Model, Platform: platformOf(session.Backend()),
 		Inputs: known(session.Inputs()), Outputs: known(session.Outputs()),
 		Properties: map[string]string{"backend": session.Backend()},
 	}
@@ -102,6 +102,12 @@ func (m *model) load(ctx context.Context) (err error) {
 		return fmt.Errorf("free the model from before: %w", err)
 	}
 	return nil
+}
+
+// platformOf names the format and what executes it, without the latter's version.
+func platformOf(backend string) string {
+	name, _, _ := strings.Cut(backend, " ")
+	return "onnx_" + name
 }
 
 // known gives tensors of unknown rank a shape that metadata can show.

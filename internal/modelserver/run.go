@@ -36,9 +36,10 @@ func (s *Server) Run(ctx context.Context) error {
 		defer grpcListener.Close() //nolint:errcheck // as above
 		grpcAddr = grpcListener.Addr().String()
 	}
-	s.log.InfoContext(ctx, "listening", "http", httpListener.Addr().String(), "grpc", grpcAddr)
 	if s.cfg.Listening != nil {
 		s.cfg.Listening(httpListener.Addr().String(), grpcAddr)
+	} else {
+		s.log.InfoContext(ctx, "listening", "http", httpListener.Addr().String(), "grpc", grpcAddr)
 	}
 
 	group, run := errgroup.WithContext(ctx)

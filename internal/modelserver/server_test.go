@@ -204,7 +204,7 @@ func TestREST(t *testing.T) {
 		"ready":                      {"GET", "/v2/health/ready", "", 200, `{"ready":true}`},
 		"server metadata":            {"GET", "/v2", "", 200, `{"name":"stationmaster-onnx","version":"devel","extensions":["binary_tensor_data","model_repository"]}`},
 		"models":                     {"GET", "/v2/models", "", 200, `{"models":["m"]}`},
-		"model metadata":             {"GET", "/v2/models/m", "", 200, `…"platform":"onnx_stationmaster-ml","inputs":[{"name":"x","datatype":"FP32","shape":[-1,2]}`},
+		"model metadata":             {"GET", "/v2/models/m", "", 200, `…"platform":"onnx_test","inputs":[{"name":"x","datatype":"FP32","shape":[-1,2]}`},
 		"model metadata's backend":   {"GET", "/v2/models/m", "", 200, `…"properties":{"backend":"test"}`},
 		"of version 1":               {"GET", "/v2/models/m/versions/1", "", 200, `…"name":"m"`},
 		"of another version":         {"GET", "/v2/models/m/versions/2", "", 404, `…leave the version out`},

@@ -543,7 +543,7 @@ func TestEveryKindHasAStatusAndACode(t *testing.T) {
 
 func TestMetadataSurvivesJSONAndGRPC(t *testing.T) {
 	want := &oip.ModelMetadata{
-		Name: "m", Platform: "onnx_stationmaster-ml", Properties: map[string]string{"backend": "go"},
+		Name: "m", Platform: "onnx_stationmaster", Properties: map[string]string{"backend": "go"},
 		Inputs:  []oip.TensorMetadata{{Name: "x", Datatype: oip.FP32, Shape: []int64{-1, 4}}},
 		Outputs: []oip.TensorMetadata{{Name: "y", Datatype: oip.Int64, Shape: []int64{}}},
 	}
