@@ -18,6 +18,8 @@ import (
 // and "Age" where the kind shows it.
 type printer struct {
 	columns []string
+	// wide is how many columns at the end are shown with -o wide only.
+	wide  int
 	cells   func(runtime.Object) []any
 }
 
@@ -25,12 +27,15 @@ type printer struct {
 func (p printer) ConvertToTable(_ context.Context, o, opts runtime.Object) (*metav1.Table, error) {
 	t := &metav1.Table{}
 	if to, ok := opts.(*metav1.TableOptions); !ok || !to.NoHeaders {
-		for _, c := range p.columns {
+		for i, c := range p.columns {
 			def := metav1.TableColumnDefinition{Name: c, Type: "string", Description: metav1.ObjectMeta{}.SwaggerDoc()[strings.ToLower(c)]}
 			if c == "Name" {
 				def.Format = "name"
 			}
-			if c == "Data" || c == "Secrets" {
+			if i >= len(p.columns)-p.wide {
+				def.Priority = 1
+			}
+			if c == "Data" || c == "Secrets" || c == "Count" {
 				def.Type = "integer"
 			}
 			t.ColumnDefinitions = append(t.ColumnDefinitions, def)
@@ -55,6 +60,12 @@ func (p printer) ConvertToTable(_ context.Context, o, opts runtime.Object) (*met
 // columnsOf makes a printer for one Go type.
 func columnsOf[T runtime.Object](cells func(T) []any, columns ...string) printer {
 	return printer{columns: columns, cells: func(o runtime.Object) []any { return cells(o.(T)) }}
+}
+
+// withWide keeps the last n columns for -o wide.
+func (p printer) withWide(n int) printer {
+	p.wide = n
+	return p
 }
 
 func age(t metav1.Time) string {
@@ -89,8 +100,8 @@ var (
 			last = o.CreationTimestamp
 		}
 		object := strings.ToLower(o.InvolvedObject.Kind) + "/" + o.InvolvedObject.Name
-		return []any{age(last), o.Type, o.Reason, object, strings.TrimSpace(o.Message), o.Name}
-	}, "Last Seen", "Type", "Reason", "Object", "Message", "Name")
+		return []any{age(last), o.Type, o.Reason, object, strings.TrimSpace(o.Message), int64(max(o.Count, 1)), o.Name}
+	}, "Last Seen", "Type", "Reason", "Object", "Message", "Count", "Name").withWide(2)
 	claimColumns = columnsOf(func(o *corev1.PersistentVolumeClaim) []any {
 		modes := make([]string, len(o.Status.AccessModes))
 		for i, m := range o.Status.AccessModes {
