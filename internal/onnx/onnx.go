@@ -118,6 +118,11 @@ func openORT(path string, m *graph.Model, library string) (Session, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The library opens the files that tensors are kept in by itself, and parts of the model that
+	// our decoder doesn't know may name some.
+	if err := graph.CheckExternal(path); err != nil {
+		return nil, err
+	}
 	s, err := lib.Open(path)
 	if err != nil {
 		return nil, err

@@ -7,7 +7,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -416,55 +415,4 @@ func (d *decoder) externalEntry(b []byte, r *rawTensor) error {
 	}
 	r.external[key] = value
 	return err
-}
-
-// external reads a tensor that is kept in a file of its own. The file's name is taken from
-// the model, which may come from anywhere, so it is opened within the model's folder only.
-func (d *decoder) external(r *rawTensor) ([]byte, error) {
-	name := r.external["location"]
-	if d.files == nil || !fs.ValidPath(filepath.ToSlash(filepath.Clean(name))) {
-		return nil, errdef.New(errdef.ErrInvalid, fmt.Sprintf("tensor %s is in the file %q, which isn't within the model's folder", r.name, name))
-	}
-	f, err := d.files.Open(filepath.ToSlash(filepath.Clean(name)))
-	if err != nil {
-		return nil, fmt.Errorf("tensor %s is in a file of its own: %w: %w", r.name, errdef.ErrInvalid, err)
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("tensor %s: %w", r.name, err)
-	}
-	offset, length, err := externalRange(r.external, info.Size())
-	if err != nil {
-		return nil, fmt.Errorf("tensor %s in %s: %w", r.name, name, err)
-	}
-	at, ok := f.(interface {
-		ReadAt(p []byte, off int64) (int, error)
-	})
-	if !ok || !info.Mode().IsRegular() {
-		return nil, errdef.New(errdef.ErrInvalid, fmt.Sprintf("tensor %s: %s is no regular file", r.name, name))
-	}
-	buf := make([]byte, length)
-	if _, err := at.ReadAt(buf, offset); err != nil {
-		return nil, fmt.Errorf("tensor %s in %s: %w", r.name, name, err)
-	}
-	return buf, nil
-}
-
-func externalRange(entries map[string]string, size int64) (offset, length int64, err error) {
-	length = -1
-	for key, into := range map[string]*int64{"offset": &offset, "length": &length} {
-		if s, ok := entries[key]; ok {
-			if *into, err = strconv.ParseInt(s, 10, 64); err != nil {
-				return 0, 0, malformed(key + " is no number")
-			}
-		}
-	}
-	if length < 0 {
-		length = size - offset
-	}
-	if offset < 0 || length < 0 || offset > size || length > size-offset {
-		return 0, 0, malformed(fmt.Sprintf("bytes %d to %d are asked for and the file has %d", offset, offset+length, size))
-	}
-	return offset, length, nil
 }
