@@ -61,7 +61,7 @@ func number(x any) float64 {
 }
 
 // needsLibrary are the golden models that the built-in executor lacks operators for.
-var needsLibrary = map[string]string{"knn": "Scan"}
+var needsLibrary = map[string]string{"knn": "Scan of ai.onnx version 17 (node "}
 
 func goldens(t testing.TB) []string {
 	t.Helper()

@@ -1,11 +1,12 @@
 // Package exec runs graphs in pure Go: all of ai.onnx.ml that the exporters of scikit-learn,
 // XGBoost and LightGBM emit, text included, and the operators of ai.onnx that such graphs and
-// small neural networks use.
+// neural networks use: dense, convolutional, recurrent, and encoders of text.
 package exec
 
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -47,16 +48,53 @@ type slotOf struct {
 	slot int
 }
 
-// Missing lists the operators that a graph uses and that this package lacks, as "Op" or
-// "domain.Op", sorted.
-func Missing(g *graph.Graph) []string {
+// missing describes the operators that a model uses and that this package lacks, subgraphs
+// included: each once, with its domain, the version of that and the first node of it, sorted.
+func missing(m *graph.Model) []string {
+	seen := map[string]bool{}
 	var out []string
-	for _, op := range g.Ops() {
-		if _, ok := operators[op]; !ok {
-			out = append(out, op)
+	var look func(g *graph.Graph)
+	look = func(g *graph.Graph) {
+		for i := range g.Nodes {
+			n := &g.Nodes[i]
+			op := operatorOf(n)
+			if _, ok := operators[op]; !ok && !seen[op] {
+				seen[op] = true
+				domain := n.Domain
+				if domain == "" {
+					domain = "ai.onnx"
+				}
+				out = append(out, fmt.Sprintf("%s of %s version %d (%s)", n.Op, domain, m.Opsets[n.Domain], place(n)))
+			}
+			for _, name := range slices.Sorted(maps.Keys(n.Attrs)) {
+				if g := n.Attrs[name].G; g != nil {
+					look(g)
+				}
+			}
 		}
 	}
+	look(m.Graph)
+	slices.Sort(out)
 	return out
+}
+
+// place says which node it is; exporters may leave the name out.
+func place(n *graph.Node) string {
+	if n.Name != "" {
+		return "node " + n.Name
+	}
+	if len(n.Outputs) > 0 {
+		return "the node that makes " + n.Outputs[0]
+	}
+	return "a node without a name"
+}
+
+// operatorOf is a node's key in operators.
+func operatorOf(n *graph.Node) string {
+	if n.Domain == "" {
+		return n.Op
+	}
+	return n.Domain + "." + n.Op
 }
 
 // Operators lists the operators of this package, sorted.
@@ -70,11 +108,11 @@ func Operators() []string {
 }
 
 // Compile makes a graph ready. Errors are errdef.ErrUnsupported, naming the operators that are
-// missing or the attribute that isn't known, and ErrInvalid for a graph that makes no sense.
+// missing, with domain, version and node, or the attribute that isn't known, and ErrInvalid for a graph that makes no sense.
 func Compile(m *graph.Model) (*Program, error) {
 	g := m.Graph
-	if missing := Missing(g); len(missing) > 0 {
-		return nil, errdef.New(errdef.ErrUnsupported, "operators that aren't built in: "+strings.Join(missing, ", "))
+	if lacking := missing(m); len(lacking) > 0 {
+		return nil, errdef.New(errdef.ErrUnsupported, "operators that aren't built in: "+strings.Join(lacking, ", "))
 	}
 	p := &Program{}
 	slots := map[string]int{}
@@ -100,11 +138,7 @@ func Compile(m *graph.Model) (*Program, error) {
 	}
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
-		op := n.Op
-		if n.Domain != "" {
-			op = n.Domain + "." + op
-		}
-		k, err := operators[op](n, m.Opsets[n.Domain])
+		k, err := operators[operatorOf(n)](n, m.Opsets[n.Domain])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", n, err)
 		}

@@ -6,7 +6,6 @@ package graph
 import (
 	"fmt"
 	"math"
-	"slices"
 )
 
 // DataType is the element type of a tensor.
@@ -194,33 +193,4 @@ func (n *Node) Strings(name string) []string { return n.Attrs[name].Strings }
 func (n *Node) Has(name string) bool {
 	_, ok := n.Attrs[name]
 	return ok
-}
-
-// Ops lists the operators that a graph uses, subgraphs included, as "Op" or "domain.Op",
-// sorted and without repeats.
-func (g *Graph) Ops() []string {
-	seen := map[string]bool{}
-	g.ops(seen)
-	out := make([]string, 0, len(seen))
-	for op := range seen {
-		out = append(out, op)
-	}
-	slices.Sort(out)
-	return out
-}
-
-func (g *Graph) ops(seen map[string]bool) {
-	for i := range g.Nodes {
-		n := &g.Nodes[i]
-		op := n.Op
-		if n.Domain != "" {
-			op = n.Domain + "." + op
-		}
-		seen[op] = true
-		for _, a := range n.Attrs {
-			if a.G != nil {
-				a.G.ops(seen)
-			}
-		}
-	}
 }
