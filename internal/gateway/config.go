@@ -63,6 +63,9 @@ type Timeouts struct {
 	Head time.Duration
 	// KeepAlive is how long a client's connection may be unused; 2 min.
 	KeepAlive time.Duration
+	// Hold is how long a request may wait for a replica that is on its way back; 10 s,
+	// negative for not at all.
+	Hold time.Duration
 	// Drain is how long requests may go on after Run's context has ended; 30 s.
 	Drain time.Duration
 }
@@ -77,6 +80,7 @@ func (t Timeouts) withDefaults() Timeouts {
 		{&t.Body, 60 * time.Second},
 		{&t.Head, 10 * time.Second},
 		{&t.KeepAlive, 2 * time.Minute},
+		{&t.Hold, 10 * time.Second},
 		{&t.Drain, 30 * time.Second},
 	} {
 		if *d.field == 0 {

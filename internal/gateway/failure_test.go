@@ -148,7 +148,7 @@ func TestUnreachableReplicaIsPassedOver(t *testing.T) {
 	l := listen(t)
 	dead := l.Addr().String()
 	_ = l.Close()
-	g := start(t, nil, service("iris", route.Endpoint{HTTP: dead}, route.Endpoint{HTTP: engine(t, named("alive"))}), service("gone", route.Endpoint{HTTP: dead}))
+	g := start(t, impatient, service("iris", route.Endpoint{HTTP: dead}, route.Endpoint{HTTP: engine(t, named("alive"))}), service("gone", route.Endpoint{HTTP: dead}))
 	c := client(t)
 	for range 20 {
 		if a := do(t, c, request(t, http.MethodPost, g.url("/v2/models/iris/infer"), "{}")); a.StatusCode != 200 {
@@ -275,8 +275,12 @@ func TestCutBodyEndsTheEngineCall(t *testing.T) {
 	fmt.Fprint(conn, "POST /v2/models/iris/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhello")
 	_ = conn.(*net.TCPConn).CloseWrite()
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err == nil && resp.StatusCode != 400 {
-		t.Errorf("small: %v", resp.Status)
+	if err != nil {
+		t.Fatalf("a client that sends no more got no answer: %v", err)
+	}
+	b, _ := io.ReadAll(resp.Body)
+	if text := errorText(t, answer{resp, string(b)}); resp.StatusCode != 400 || !strings.Contains(text, "ended before") {
+		t.Errorf("small: %v %q", resp.Status, text)
 	}
 	select {
 	case err := <-ended:
@@ -544,5 +548,33 @@ func TestOffersOfHTTP2AreNotPassedOn(t *testing.T) {
 	r.Header = http.Header{"Connection": {"Upgrade, HTTP2-Settings"}, "Upgrade": {"h2c"}, "Http2-Settings": {"AAMAAABkAAQAAP__"}}
 	if a := do(t, client(t), r); a.StatusCode != 200 {
 		t.Errorf("%d %s", a.StatusCode, a.body)
+	}
+}
+
+// What follows a chunked body that is malformed isn't a request: were it read as one, a client
+// could smuggle it past whatever looked at the first.
+func TestNothingIsReadBehindAMalformedBody(t *testing.T) {
+	g := start(t, nil, service("iris", route.Endpoint{HTTP: engine(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+	})}))
+	for name, body := range map[string]string{
+		"a size that is no number":  "zz\r\n",
+		"a size beyond all numbers": "fffffffffffffffff\r\n",
+		"no line end after a chunk": "5\r\nhelloGET /v2 HTTP/1.1\r\n",
+	} {
+		conn := dial(t, g.HTTP)
+		fmt.Fprintf(conn, "POST /v2/models/iris/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%sGET /v2 HTTP/1.1\r\nHost: x\r\n\r\n", body)
+		in := bufio.NewReader(conn)
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		b, _ := io.ReadAll(resp.Body)
+		if text := errorText(t, answer{resp, string(b)}); resp.StatusCode != 400 || !resp.Close || !strings.Contains(text, "chunk") {
+			t.Errorf("%s: %v, close %v, %q", name, resp.Status, resp.Close, text)
+		}
+		if rest, err := io.ReadAll(in); len(rest) > 0 {
+			t.Errorf("%s: behind it came %q (%v)", name, rest, err)
+		}
 	}
 }

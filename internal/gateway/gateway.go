@@ -36,6 +36,9 @@ type Gateway struct {
 
 	// tunnels are upgraded connections, which outlive their handlers' servers.
 	tunnels tunnels
+	// held counts the requests that wait for a replica; stopping is closed when none shall.
+	held     atomic.Int64
+	stopping chan struct{}
 	// relays send the messages of client streams.
 	relays sync.WaitGroup
 }
@@ -46,7 +49,7 @@ func New(cfg Config) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{cfg: cfg, log: cfg.Logger, pool: upstream.NewPool(cfg.Upstream)}
+	g := &Gateway{cfg: cfg, log: cfg.Logger, pool: upstream.NewPool(cfg.Upstream), stopping: make(chan struct{})}
 	if g.metrics, err = newMetrics(cfg.Metrics); err != nil {
 		return nil, err
 	}
@@ -139,6 +142,7 @@ func (g *Gateway) newHTTPServer() *http.Server {
 func (g *Gateway) drain(ctx context.Context, server *http.Server) {
 	ctx, cancel := context.WithTimeout(ctx, g.cfg.Timeouts.Drain)
 	defer cancel()
+	close(g.stopping)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if server.Shutdown(ctx) != nil {

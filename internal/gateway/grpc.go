@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -97,7 +96,9 @@ type call struct {
 	// oip is the method's short name if it is one of the inference protocol's.
 	oip   string
 	first *frame // the request that was read to route by, nil if none was
+	model string // that it names
 	match route.Match
+	hold  hold
 	// target is nil until a revision was chosen.
 	target *target
 	metric *targetMetrics
@@ -107,7 +108,7 @@ type call struct {
 // serveCall answers every call but those of the gateway's own services.
 func (g *Gateway) serveCall(_ any, stream grpc.ServerStream) (err error) {
 	c := &call{
-		g: g, stream: stream, ctx: stream.Context(), view: g.view(), start: time.Now(), metric: g.metrics.gateway,
+		g: g, stream: stream, ctx: stream.Context(), start: time.Now(), metric: g.metrics.gateway, hold: hold{g: g},
 	}
 	c.method, _ = grpc.MethodFromServerStream(stream)
 	if short, ok := strings.CutPrefix(c.method, oipPrefix); ok {
@@ -189,19 +190,15 @@ func reservedMetadata(k string) bool {
 }
 
 func (c *call) serve() error {
-	if c.view.table == nil {
-		return errdef.New(errdef.ErrUnavailable, "the gateway has no routes yet: try again in a moment")
+	if err := c.readFirst(); err != nil {
+		return err
 	}
-	whole, err := c.route()
+	t, e, err := c.hold.pick(c.ctx, c.find)
 	if err != nil {
 		return err
 	}
-	if whole {
-		return c.serveWhole()
-	}
-	t, e := c.match.Backend.Pick(rand.Uint64(), c.view.load)
 	if t == nil {
-		return notReady(c.match)
+		return c.serveWhole()
 	}
 	c.choose(t)
 	c.began = true
@@ -218,26 +215,42 @@ func (c *call) choose(t *route.Target) {
 	c.metric = c.target.metrics
 }
 
+// readFirst reads the request of a call of the inference protocol, and the model's name in it.
+func (c *call) readFirst() (err error) {
+	numbers := oipMethods[c.oip]
+	if len(numbers) == 0 {
+		return nil
+	}
+	c.first = new(frame)
+	if err := c.stream.RecvMsg(c.first); err != nil {
+		return err
+	}
+	for _, num := range numbers {
+		if c.model, err = c.first.field(num); err != nil {
+			return errdef.New(errdef.ErrInvalid, "the request of "+c.method+" is "+err.Error())
+		}
+		if c.model != "" {
+			break
+		}
+	}
+	return nil
+}
+
+// find looks the call up in the latest table.
+func (c *call) find() (*route.Match, *view, error) {
+	c.view = c.g.view()
+	c.match = route.Match{}
+	whole, err := c.route()
+	if whole {
+		c.match = route.Match{}
+	}
+	return &c.match, c.view, err
+}
+
 // route finds the service: by metadata, by authority, else by the model that the request
 // names. whole says that the call is for the gateway as a whole.
 func (c *call) route() (whole bool, err error) {
-	numbers := oipMethods[c.oip]
-	if len(numbers) > 0 {
-		c.first = new(frame)
-		if err := c.stream.RecvMsg(c.first); err != nil {
-			return false, err
-		}
-		for _, num := range numbers {
-			if c.match.Call.Model, err = c.first.field(num); err != nil {
-				return false, errdef.New(errdef.ErrInvalid, "the request of "+c.method+" is "+err.Error())
-			}
-			if c.match.Call.Model != "" {
-				break
-			}
-		}
-	}
-	model := c.match.Call.Model
-	table := c.view.table
+	numbers, model, table := oipMethods[c.oip], c.model, c.view.table
 	if key := c.md[metadataService]; len(key) == 1 {
 		if c.match, err = byKey(table, key[0], "/"); err != nil {
 			return false, err
@@ -332,22 +345,25 @@ func (c *call) outgoing(ctx context.Context) context.Context {
 // streamDesc fits every call: grpc frames unary ones no differently.
 var streamDesc = grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 
-// open starts the call on an engine, on another one where the first can't be reached.
+// open starts the call on an engine, on another one or what takes its place where the first
+// can't be reached.
 // The caller calls end when the call has ended.
 func (c *call) open(ctx context.Context, e *route.Endpoint) (cs grpc.ClientStream, end func(), err error) {
-	cs, end, err = c.openOn(ctx, e)
-	if err == nil || status.Code(err) != codes.Unavailable || ctx.Err() != nil {
-		return cs, end, err
-	}
-	c.metric.upstreamError("dial")
-	t, other := c.match.Backend.PickExcept(rand.Uint64(), c.view.load, e)
-	if other == nil || other.GRPC == "" {
-		return nil, nil, err
-	}
-	if t != c.target.Target {
+	for first := true; ; first = false {
+		cs, end, err = c.openOn(ctx, e)
+		if err == nil || status.Code(err) != codes.Unavailable || ctx.Err() != nil {
+			return cs, end, err
+		}
+		if first {
+			c.metric.upstreamError("dial")
+		}
+		t, other := c.hold.another(ctx, e, first, &c.match, c.view, c.find)
+		if other == nil || other.GRPC == "" {
+			return nil, nil, err
+		}
 		c.choose(t)
+		e = other
 	}
-	return c.openOn(ctx, other)
 }
 
 func (c *call) openOn(ctx context.Context, e *route.Endpoint) (grpc.ClientStream, func(), error) {

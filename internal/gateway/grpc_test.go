@@ -316,7 +316,7 @@ func TestCallsPassOverUnreachableReplicas(t *testing.T) {
 	l := listen(t)
 	dead := l.Addr().String()
 	_ = l.Close()
-	g := start(t, nil, service("iris", route.Endpoint{GRPC: dead}, route.Endpoint{GRPC: grpcEngine(t, &oipEngine{})}), service("gone", route.Endpoint{GRPC: dead}))
+	g := start(t, impatient, service("iris", route.Endpoint{GRPC: dead}, route.Endpoint{GRPC: grpcEngine(t, &oipEngine{})}), service("gone", route.Endpoint{GRPC: dead}))
 	c := oip.NewGRPCInferenceServiceClient(connect(t, g.GRPC))
 	for range 10 {
 		if _, err := c.ModelInfer(t.Context(), inferRequest("iris")); err != nil {

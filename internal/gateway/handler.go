@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"runtime/debug"
@@ -36,6 +35,7 @@ type exchange struct {
 	path  string
 	query string
 	match route.Match
+	hold  hold
 	// target is nil until a revision was chosen.
 	target *target
 	metric *targetMetrics
@@ -55,7 +55,7 @@ func (g *Gateway) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		g.grpcOnHTTP.ServeHTTP(w, r)
 		return
 	}
-	x := &exchange{g: g, w: w, r: r, view: g.view(), start: time.Now(), metric: g.metrics.gateway}
+	x := &exchange{g: g, w: w, r: r, start: time.Now(), metric: g.metrics.gateway, hold: hold{g: g}}
 	defer x.finish()
 	x.id = requestID(r.Header["X-Request-Id"])
 	raw := r.RequestURI
@@ -139,7 +139,11 @@ func (x *exchange) identify() {
 // fail answers with an error, unless the client is gone or has part of a response; then the
 // connection is cut, so that the client sees that the response isn't whole.
 func (x *exchange) fail(err error) {
-	if errors.Is(err, context.Canceled) || (x.r.Context().Err() != nil && !errors.Is(err, errdef.ErrTimeout)) {
+	// A client that ended its body early may still wait for the answer, though net/http takes
+	// it for gone.
+	var cut *brokenBody
+	broken := errors.As(err, &cut)
+	if !broken && (errors.Is(err, context.Canceled) || (x.r.Context().Err() != nil && !errors.Is(err, errdef.ErrTimeout))) {
 		x.status = statusClientGone
 		panic(http.ErrAbortHandler)
 	}
@@ -153,6 +157,10 @@ func (x *exchange) fail(err error) {
 	if x.match.Path != "" {
 		path = x.match.Path
 	}
+	if broken && x.r.ProtoMajor == 1 {
+		// Where the body ends isn't known, so nothing behind it may be read as a request.
+		x.w.Header()["Connection"] = []string{"close"}
+	}
 	x.status = writeError(x.w, path, err)
 }
 
@@ -162,54 +170,64 @@ func bodyError(err error) error {
 	case errors.Is(err, errdef.ErrTooLarge), errors.Is(err, errdef.ErrInvalid):
 		return err
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return &clientSlow{err}
+		return &slowClientError{err}
 	}
-	return fmt.Errorf("%w: the request body ended before its announced length: %w", errdef.ErrInvalid, err)
+	return &brokenBody{err}
 }
 
-// clientSlow is a body that stopped coming.
-type clientSlow struct{ err error }
+// brokenBody is a body that ended early or whose framing is wrong.
+type brokenBody struct{ err error }
 
-func (e *clientSlow) Error() string { return "the rest of the request body didn't come in time" }
+func (e *brokenBody) Error() string {
+	if errors.Is(e.err, io.ErrUnexpectedEOF) || errors.Is(e.err, io.EOF) {
+		return "the request body ended before its announced length: send all of it"
+	}
+	return "the request body can't be read: " + e.err.Error()
+}
 
-func (e *clientSlow) Unwrap() error { return errdef.ErrInvalid }
+func (e *brokenBody) Unwrap() []error { return []error{errdef.ErrInvalid, e.err} }
+
+// slowClientError is a body that stopped coming.
+type slowClientError struct{ err error }
+
+func (e *slowClientError) Error() string { return "the rest of the request body didn't come in time" }
+
+func (e *slowClientError) Unwrap() error { return errdef.ErrInvalid }
 
 func (x *exchange) serve() {
-	if x.view.table == nil {
-		x.fail(errdef.New(errdef.ErrUnavailable, "the gateway has no routes yet: try again in a moment"))
-		return
-	}
 	if x.r.Method == http.MethodConnect {
 		x.fail(errdef.New(errdef.ErrUnsupported, "CONNECT isn't served here: send the request itself"))
-		return
-	}
-	var err error
-	if key := x.r.Header[ServiceHeader]; len(key) == 1 {
-		x.match, err = byKey(x.view.table, key[0], x.path)
-	} else {
-		x.match, err = x.view.table.Match(x.r.Host, x.path)
-	}
-	if err != nil {
-		x.fail(err)
-		return
-	}
-	if x.match.Service == nil {
-		x.serveBare()
 		return
 	}
 	if max := x.g.cfg.MaxBody; max > 0 && x.r.ContentLength > max {
 		x.fail(tooLarge(max))
 		return
 	}
-	t, e := x.match.Backend.Pick(rand.Uint64(), x.view.load)
+	t, e, err := x.hold.pick(x.r.Context(), x.find)
+	if err != nil {
+		x.fail(err)
+		return
+	}
 	if t == nil {
-		x.fail(notReady(x.match))
+		x.serveBare()
 		return
 	}
 	x.choose(t)
 	x.began = true
 	x.metric.begin()
 	x.forward(e)
+}
+
+// find looks the request up in the latest table.
+func (x *exchange) find() (*route.Match, *view, error) {
+	x.view = x.g.view()
+	var err error
+	if key := x.r.Header[ServiceHeader]; len(key) == 1 {
+		x.match, err = byKey(x.view.table, key[0], x.path)
+	} else {
+		x.match, err = x.view.table.Match(x.r.Host, x.path)
+	}
+	return &x.match, x.view, err
 }
 
 // choose takes a revision for the request.

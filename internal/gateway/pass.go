@@ -3,7 +3,6 @@ package gateway
 import (
 	"errors"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/textproto"
 	"strings"
@@ -113,36 +112,36 @@ func (x *exchange) clientError(err error) error {
 	return err
 }
 
-// roundTrip sends the request, and once more to another replica where the first can't be
-// reached. Response header fields are added to the client's response.
+// roundTrip sends the request, and again where a replica can't be reached: to another one, or
+// to what takes its place. Response header fields are added to the client's response.
 func (x *exchange) roundTrip(req *upstream.Request, e *route.Endpoint) (*upstream.Response, error) {
 	ctx := x.r.Context()
 	if err := req.Prepare(); err != nil {
 		return nil, x.clientError(err)
 	}
 	into := x.w.Header()
-	resp, err := x.view.endpoints[e].http.RoundTrip(ctx, req, into)
-	if err == nil {
-		return resp, nil
-	}
-	x.upstreamFailed(err)
-	if unreached(err) && ctx.Err() == nil && req.Repeatable() {
-		t, other := x.match.Backend.PickExcept(rand.Uint64(), x.view.load, e)
-		if other != nil && other.HTTP != "" {
-			clear(into)
-			if t != x.target.Target {
-				x.choose(t)
-				if !req.Retarget(x.targetPath(), req.Set) {
-					return nil, err
-				}
-			}
-			if resp, err = x.view.endpoints[other].http.RoundTrip(ctx, req, into); err == nil {
-				return resp, nil
-			}
+	for first := true; ; first = false {
+		resp, err := x.view.endpoints[e].http.RoundTrip(ctx, req, into)
+		if err == nil {
+			return resp, nil
+		}
+		if first {
 			x.upstreamFailed(err)
 		}
+		if !unreached(err) || ctx.Err() != nil || !req.Repeatable() || !(first || undialed(err)) {
+			return nil, x.clientError(err)
+		}
+		t, other := x.hold.another(ctx, e, first, &x.match, x.view, x.find)
+		if other == nil || other.HTTP == "" {
+			return nil, x.clientError(err)
+		}
+		clear(into)
+		x.choose(t)
+		if path := x.targetPath(); path != req.Target && !req.Retarget(path, req.Set) {
+			return nil, err
+		}
+		e = other
 	}
-	return nil, x.clientError(err)
 }
 
 func (x *exchange) upstreamFailed(err error) {
@@ -158,6 +157,12 @@ func unreached(err error) bool {
 	return errors.As(err, &up) && !up.Sent && (up.Stage == upstream.StageDial || up.Stage == upstream.StageLimit)
 }
 
+// undialed reports that there was no connection to be had, which a wait may change.
+func undialed(err error) bool {
+	var up *upstream.Error
+	return errors.As(err, &up) && up.Stage == upstream.StageDial
+}
+
 // reply copies an engine's response to the client.
 func (x *exchange) reply(resp *upstream.Response) {
 	h := x.w.Header()
@@ -165,8 +170,8 @@ func (x *exchange) reply(resp *upstream.Response) {
 	if _, ok := h["Content-Type"]; !ok {
 		h["Content-Type"] = nil // keeps net/http from guessing one
 	}
-	for _, name := range resp.Announced {
-		h["Trailer"] = append(h["Trailer"], name)
+	if len(resp.Announced) > 0 {
+		h["Trailer"] = append(h["Trailer"], resp.Announced...)
 	}
 	x.status = resp.Status
 	var piece []byte

@@ -40,6 +40,9 @@ type Backend struct {
 	Targets []Target
 	// NotReady says, in words for a client, why there is no ready endpoint; empty when there is.
 	NotReady string
+	// Returning says that there is no ready endpoint but soon will be, for what served a moment
+	// ago is being started again; requests may wait for it.
+	Returning bool
 }
 
 // Target is one revision with its share of the traffic.

@@ -1,0 +1,4 @@
+package gateway
+
+// Held returns how many requests wait for a replica.
+func (g *Gateway) Held() int64 { return g.held.Load() }
