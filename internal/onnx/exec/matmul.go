@@ -90,30 +90,60 @@ func multiply[T float32 | float64](out, a, b []T, m, k, n int) {
 // next are: 256 KiB of float32, which second-level caches hold.
 const multiplyBlock = 1 << 16
 
-// multiplyRows goes through b row by row, four at a time, in blocks that stay in the cache.
+// multiplyRows adds a·b to out, by tiles where the processor has them.
 func multiplyRows[T float32 | float64](out, a, b []T, m, k, n int) {
+	done := 0
+	if out32, ok := any(out).([]float32); ok && hasTiles && m > 0 && k > 0 {
+		done = n / tileWidth * tileWidth
+		multiplyTiles(out32[:m*n], any(a).([]float32)[:m*k], any(b).([]float32)[:k*n], m, k, n)
+	}
+	if done == n {
+		return
+	}
+	// Row by row of b, four at a time, in blocks that stay in the cache.
 	block := max(multiplyBlock/max(n, 1)&^3, 4)
 	for from := 0; from < k; from += block {
 		to := min(from+block, k)
 		for i := range m {
-			multiplyRow(out[i*n:(i+1)*n], a[i*k:(i+1)*k], b, from, to)
+			multiplyRow(out[i*n+done:(i+1)*n], a[i*k:(i+1)*k], b[done:], n, from, to)
 		}
 	}
 }
 
-// multiplyRow adds left[from:to] times these rows of b to row.
-func multiplyRow[T float32 | float64](row, left, b []T, from, to int) {
-	n := len(row)
+const (
+	tileWidth = 16
+	tileDepth = 512 // rows of b in a pass: 32 KiB of 16 columns, which first-level caches hold
+)
+
+// multiplyTiles is multiplyRows for the columns that fill tiles.
+func multiplyTiles(out, a, b []float32, m, k, n int) {
+	for from := 0; from < k; from += tileDepth {
+		depth := min(tileDepth, k-from)
+		for j := 0; j+tileWidth <= n; j += tileWidth {
+			under := &b[from*n+j]
+			i := 0
+			for ; i+4 <= m; i += 4 {
+				tile4x16(&out[i*n+j], 4*n, &a[i*k+from], 4*k, under, 4*n, depth)
+			}
+			for ; i < m; i++ {
+				tile1x16(&out[i*n+j], &a[i*k+from], under, 4*n, depth)
+			}
+		}
+	}
+}
+
+// multiplyRow adds left[from:to] times these rows of b, whose starts are n apart, to row.
+func multiplyRow[T float32 | float64](row, left, b []T, n, from, to int) {
 	p := from
 	for ; p+4 <= to; p += 4 {
 		x0, x1, x2, x3 := left[p], left[p+1], left[p+2], left[p+3]
-		b0, b1, b2, b3 := b[p*n:][:n], b[(p+1)*n:][:n], b[(p+2)*n:][:n], b[(p+3)*n:][:n]
+		b0, b1, b2, b3 := b[p*n:][:len(row)], b[(p+1)*n:][:len(row)], b[(p+2)*n:][:len(row)], b[(p+3)*n:][:len(row)]
 		for j := range row {
 			row[j] += x0*b0[j] + x1*b1[j] + x2*b2[j] + x3*b3[j]
 		}
 	}
 	for ; p < to; p++ {
-		x, line := left[p], b[p*n:][:n]
+		x, line := left[p], b[p*n:][:len(row)]
 		for j := range row {
 			row[j] += x * line[j]
 		}

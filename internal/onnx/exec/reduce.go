@@ -216,10 +216,8 @@ func softmax(logarithm bool) builder {
 			if err != nil {
 				return nil, err
 			}
-			outer, size, inner := count(t.Shape[:at]), 1, 1
-			if opset < 13 {
-				size = count(t.Shape[at:])
-			} else {
+			outer, size, inner := count(t.Shape[:at]), count(t.Shape[at:]), 1
+			if opset >= 13 {
 				size, inner = int(t.Shape[at]), count(t.Shape[at+1:])
 			}
 			switch d := t.Data.(type) {

@@ -84,7 +84,7 @@ func (w *window) sweeps(spatial, kernel []int64) ([]sweep, error) {
 
 // spatialOut is the output's spatial shape, and the elements of a plane before and after.
 func spatialOut(sweeps []sweep) (shape []int64, in, kernel, out int, err error) {
-	in, kernel, out = 1, 1, 1
+	in, kernel = 1, 1
 	for _, s := range sweeps {
 		shape = append(shape, int64(s.out))
 		in, kernel = in*s.in, kernel*s.kernel
