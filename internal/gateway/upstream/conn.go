@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -79,7 +80,7 @@ func (c *conn) stale() bool {
 	if err := c.raw.Read(c.peekFn); err != nil {
 		return true
 	}
-	return c.peekErr != syscall.EAGAIN && c.peekErr != syscall.EINTR
+	return c.peekErr != syscall.EAGAIN && c.peekErr != syscall.EINTR //nolint:errorlint // as recvfrom gave it, on every request
 }
 
 // sendWhole writes a request that is in memory, and waits for the first piece of the response
@@ -269,8 +270,8 @@ func (h *Host) RoundTrip(ctx context.Context, req *Request, into http.Header) (*
 				if cause := context.Cause(ctx); cause != nil {
 					return nil, cause
 				}
-				if doubtful {
-					err.(*Error).Sent = true
+				if ours := (*Error)(nil); doubtful && errors.As(err, &ours) {
+					ours.Sent = true
 				}
 				return nil, err
 			}

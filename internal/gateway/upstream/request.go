@@ -130,7 +130,8 @@ func (r *Request) Retarget(target string, set []Field) bool {
 	r.buf = buffers.Get().(*buffer)
 	b := r.appendHead(r.buf.b[:0])
 	r.head = len(b)
-	r.buf.b = append(b, old.b[head:]...)
+	b = append(b, old.b[head:]...)
+	r.buf.b = b
 	putBuffer(old)
 	return true
 }
@@ -312,7 +313,8 @@ func (r *Request) sendChunked(c *conn, b []byte, ended *atomic.Bool) error {
 			return &BodyError{err}
 		}
 	}
-	end := append(b[:0], "0\r\n"...)
+	end := b[:0]
+	end = append(end, "0\r\n"...)
 	for name, values := range r.Trailer {
 		for _, v := range values {
 			end = appendField(end, name, v)

@@ -290,7 +290,7 @@ func (r *Response) start(status int, http11 bool, fields string) error {
 // body has ended well. It waits at most the request's IdleTimeout.
 func (r *Response) Next() ([]byte, error) {
 	b, err := r.next()
-	if err == nil || err == io.EOF {
+	if err == nil || err == io.EOF { //nolint:errorlint // a wrapped EOF is a break, not the end
 		return b, err
 	}
 	r.broken = true
@@ -316,7 +316,7 @@ func (r *Response) next() ([]byte, error) {
 		return b, nil
 	case bodyToEnd:
 		b, err := r.take(1 << 62)
-		if err == io.EOF {
+		if err == io.EOF { //nolint:errorlint // as above
 			r.done = true
 		}
 		return b, err
@@ -352,7 +352,7 @@ func (r *Response) next() ([]byte, error) {
 }
 
 func unexpected(err error) error {
-	if err == io.EOF {
+	if err == io.EOF { //nolint:errorlint // as above
 		return io.ErrUnexpectedEOF
 	}
 	return err
