@@ -94,7 +94,7 @@ func TestNext(t *testing.T) {
 				now = t0
 			}
 			got := plan.Next(plan.Desired{Components: []plan.Component{tc.component}}, observed(tc.ready), now)
-			if diff := cmp.Diff(tc.wantAssign, assignments(got.Assignments)); diff != "" {
+			if diff := cmp.Diff(tc.wantAssign, got.Assignments); diff != "" {
 				t.Errorf("assignments (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(tc.wantTraffic, got.Traffic); diff != "" {

@@ -231,9 +231,9 @@ func TestBackoffDoublesAndStartsAnew(t *testing.T) {
 		}
 		waits = append(waits, w.starts[n].Sub(before))
 	}
-	want := []time.Duration{0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300}
-	for i := range want {
-		want[i] *= time.Second
+	var want []time.Duration
+	for _, seconds := range []int{0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300} {
+		want = append(want, time.Duration(seconds)*time.Second)
 	}
 	if diff := cmp.Diff(want, waits); diff != "" {
 		t.Errorf("waits (-want +got):\n%s", diff)
