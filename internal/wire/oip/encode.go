@@ -63,7 +63,8 @@ type encoder struct {
 }
 
 func (e *encoder) close(from int) ([]byte, int, error) {
-	body := append(e.dst, '}')
+	body := e.dst
+	body = append(body, '}')
 	if e.err != nil || len(e.blob) == 0 {
 		return body, WholeBody, e.err
 	}

@@ -205,7 +205,3 @@ func (t *Tensor) wrap(err error) error {
 func invalid(format string, args ...any) error {
 	return errdef.New(errdef.ErrInvalid, fmt.Sprintf(format, args...))
 }
-
-func unsupported(format string, args ...any) error {
-	return errdef.New(errdef.ErrUnsupported, fmt.Sprintf(format, args...))
-}
