@@ -107,7 +107,7 @@ func noSupport(r Request, all []candidate) *SelectionError {
 	byName := func(a, b Refusal) int { return strings.Compare(a.Name+"/"+a.Kind, b.Name+"/"+b.Kind) }
 	slices.SortFunc(near, byName)
 	slices.SortFunc(far, byName)
-	e.Refused = append(near, far...)
+	e.Refused = slices.Concat(near, far)
 
 	var b strings.Builder
 	fmt.Fprintf(&b, "no runtime found to support framework/version %s with protocol %s", r.format(), r.effectiveProtocol())
