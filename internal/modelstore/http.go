@@ -123,7 +123,7 @@ func (h *httpSource) Read(ctx context.Context, req Request, s *Sink) error {
 	u.Fragment = ""
 	d := &download{h: h, ctx: ctx, url: u, total: -1}
 	defer d.close()
-	resp, err := d.open(req.Last)
+	resp, err := d.open(req.Last) //nolint:bodyclose // d.close does it
 	if err != nil {
 		return err
 	}
@@ -282,7 +282,7 @@ func (d *download) resume(why error) error {
 	if err := d.wait(d.failures, 0); err != nil {
 		return err
 	}
-	resp, err := d.try(header)
+	resp, err := d.try(header) //nolint:bodyclose // d.close does it
 	if err != nil {
 		return err
 	}
