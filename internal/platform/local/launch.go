@@ -52,14 +52,12 @@ func Launch(args []string) int {
 		}
 		return 0
 	}
-	if err := launchRecord(args[0], args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, "stationmaster: cannot start the container:", err)
-		if errors.Is(err, os.ErrNotExist) {
-			return 127
-		}
-		return 126
+	err := launchRecord(args[0], args[1:])
+	fmt.Fprintln(os.Stderr, "stationmaster: cannot start the container:", err)
+	if errors.Is(err, os.ErrNotExist) {
+		return 127
 	}
-	return 0
+	return 126
 }
 
 func check(dir string) error {
@@ -69,6 +67,7 @@ func check(dir string) error {
 	return mountTmpfs(dir)
 }
 
+// launchRecord returns only when it failed.
 func launchRecord(path string, argv []string) error {
 	raw, err := os.ReadFile(path)
 	if err != nil {

@@ -649,7 +649,8 @@ func TestContainersShareAVolumeAndHooksRunAroundThem(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer log.Close()
-			if raw, _ := io.ReadAll(log); !strings.Contains(string(raw), r.HTTP[strings.Index(r.HTTP, ":"):]) {
+			_, port, _ := strings.Cut(r.HTTP, ":")
+			if raw, _ := io.ReadAll(log); !strings.Contains(string(raw), ":"+port) {
 				t.Errorf("the sidecar was told %q, want the server's port of %s", raw, r.HTTP)
 			}
 			if err := b.stop(); err != nil {

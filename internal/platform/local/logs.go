@@ -187,7 +187,7 @@ func openLog(path string) (*os.File, error) {
 func rotate(path string, limit int64) error {
 	info, err := os.Stat(path)
 	if err != nil || info.Size() <= limit {
-		return nil //nolint:nilerr // no log, nothing to bound
+		return nil // no log, nothing to bound
 	}
 	src, err := os.Open(path)
 	if err != nil {

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -82,7 +83,7 @@ func portFree(n int) bool {
 			return false
 		}
 		err = unix.Bind(fd, addr)
-		return err == nil || err == unix.EADDRNOTAVAIL || err == unix.EAFNOSUPPORT
+		return err == nil || errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAFNOSUPPORT)
 	}
 	return try(unix.AF_INET, &unix.SockaddrInet4{Port: n}) && try(unix.AF_INET6, &unix.SockaddrInet6{Port: n})
 }

@@ -180,7 +180,7 @@ func (e ending) failure(oom bool, at time.Time) *spec.Failure {
 	case !e.Known:
 		f.Message = "the process ended while another control plane had started it, and this kernel doesn't tell how (Linux 6.15 and later do)"
 	case e.Status.Signaled():
-		f.Signal = unix.SignalName(unix.Signal(e.Status.Signal()))
+		f.Signal = unix.SignalName(e.Status.Signal())
 		f.Message = "the process was ended by " + f.Signal
 	default:
 		f.ExitCode = e.Status.ExitStatus()
