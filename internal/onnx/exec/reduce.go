@@ -233,9 +233,21 @@ func softmax(logarithm bool) builder {
 
 func softmaxed[T float32 | float64](d []T, outer, size, inner int, logarithm bool) []T {
 	out := make([]T, len(d))
-	for o := range outer {
-		for k := range inner {
-			base := o*size*inner + k
+	plane := size * inner
+	if plane == 0 {
+		return out
+	}
+	parallel(outer*plane, plane, func(from, to int) {
+		for o := from / plane; o < to/plane; o++ {
+			softmaxPlane(out[o*plane:(o+1)*plane], d[o*plane:(o+1)*plane], size, inner, logarithm)
+		}
+	})
+	return out
+}
+
+func softmaxPlane[T float32 | float64](out, d []T, size, inner int, logarithm bool) {
+	{
+		for base := range inner {
 			top := math.Inf(-1)
 			for i := range size {
 				top = max(top, float64(d[base+i*inner]))

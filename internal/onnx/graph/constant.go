@@ -19,7 +19,7 @@ func (r *rawTensor) tensor() (*Tensor, error) {
 	if !ok {
 		return nil, malformed(fmt.Sprintf("constant %s has the shape %v", r.name, r.dims))
 	}
-	got := 0
+	var got int
 	if r.hasRaw && t.Type != String {
 		t.Data, got = fromRaw(t.Type, r.raw)
 	} else {

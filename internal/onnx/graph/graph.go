@@ -180,7 +180,7 @@ func (n *Node) Text(name, otherwise string) string {
 	return otherwise
 }
 
-// Ints, Floats and Strings return list attributes, nil where they are absent.
+// Ints returns a list of integers, nil where it is absent.
 func (n *Node) Ints(name string) []int64 { return n.Attrs[name].Ints }
 
 // Floats returns a list of floats, nil where it is absent.
