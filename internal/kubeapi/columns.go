@@ -20,7 +20,7 @@ type printer struct {
 	columns []string
 	// wide is how many columns at the end are shown with -o wide only.
 	wide  int
-	cells   func(runtime.Object) []any
+	cells func(runtime.Object) []any
 }
 
 // ConvertToTable makes a table of an object or a list of them.

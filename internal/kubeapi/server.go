@@ -123,7 +123,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%w: listen for the API: %w; another --api address avoids what uses this one", errdef.ErrUnavailable, err)
 	}
-	defer l.Close() //nolint:errcheck // the server closes it too
+	defer l.Close() // the server closes it too
 	addr, hosts := hostNames(s.cfg.Listen, l.Addr())
 	creds, err := loadCredentials(filepath.Join(dir, "pki"), hosts, time.Now())
 	if err != nil {

@@ -26,14 +26,14 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer httpListener.Close() //nolint:errcheck // closed by its server already, but for errors in between
+	defer httpListener.Close() // closed by its server already, but for errors in between
 	var grpcListener net.Listener
 	grpcAddr := ""
 	if s.cfg.GRPC != "" {
 		if grpcListener, err = listen(ctx, s.cfg.GRPC, "--grpc_port"); err != nil {
 			return err
 		}
-		defer grpcListener.Close() //nolint:errcheck // as above
+		defer grpcListener.Close() // as above
 		grpcAddr = grpcListener.Addr().String()
 	}
 	if s.cfg.Listening != nil {
