@@ -113,7 +113,6 @@ type process struct {
 	cmd   *exec.Cmd
 	ready time.Duration
 	http  string
-	api   string
 	done  chan error
 }
 
