@@ -44,7 +44,9 @@ func Serve(ctx context.Context, ln net.Listener, cfg Config) error {
 		// A profile or a scrape still runs; it isn't worth waiting for.
 		err = srv.Close()
 	}
-	<-done
+	if served := <-done; err == nil && !errors.Is(served, http.ErrServerClosed) {
+		err = served
+	}
 	return err
 }
 

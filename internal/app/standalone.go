@@ -161,10 +161,10 @@ func (s *standalone) buildPlatform() error {
 // close lets go of what build opened; parts that ran have closed theirs already.
 func (s *standalone) close() {
 	if s.http != nil {
-		s.http.Close()
+		_ = s.http.Close()
 	}
 	if s.admin != nil {
-		s.admin.Close()
+		_ = s.admin.Close()
 	}
 	if s.store != nil {
 		if err := s.store.Close(); err != nil {

@@ -77,7 +77,7 @@ func main() {
 func round(r *result, binary, model string, services int) {
 	dir, err := os.MkdirTemp("", "sm-bench-")
 	check(err)
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	up := start(binary, dir)
 	r.FirstStartMS = append(r.FirstStartMS, ms(up.ready))
 	up.stop()
