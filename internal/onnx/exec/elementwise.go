@@ -60,15 +60,17 @@ type arith struct {
 	i64 func(a, b int64) int64
 	i32 func(a, b int32) int32
 	u8  func(a, b uint8) uint8
+	// runs, where it isn't nil, is f32 for rows.
+	runs *runs
 }
 
 var (
-	arithAdd = arith{add[float32], add[float64], add[int64], add[int32], add[uint8]}
-	arithSub = arith{sub[float32], sub[float64], sub[int64], sub[int32], sub[uint8]}
-	arithMul = arith{mul[float32], mul[float64], mul[int64], mul[int32], mul[uint8]}
-	arithDiv = arith{div[float32], div[float64], intDiv[int64], intDiv[int32], intDiv[uint8]}
-	arithMax = arith{maxOf[float32], maxOf[float64], maxOf[int64], maxOf[int32], maxOf[uint8]}
-	arithMin = arith{minOf[float32], minOf[float64], minOf[int64], minOf[int32], minOf[uint8]}
+	arithAdd = arith{add[float32], add[float64], add[int64], add[int32], add[uint8], runsAdd}
+	arithSub = arith{sub[float32], sub[float64], sub[int64], sub[int32], sub[uint8], runsSub}
+	arithMul = arith{mul[float32], mul[float64], mul[int64], mul[int32], mul[uint8], runsMul}
+	arithDiv = arith{div[float32], div[float64], intDiv[int64], intDiv[int32], intDiv[uint8], runsDiv}
+	arithMax = arith{maxOf[float32], maxOf[float64], maxOf[int64], maxOf[int32], maxOf[uint8], nil}
+	arithMin = arith{minOf[float32], minOf[float64], minOf[int64], minOf[int32], minOf[uint8], nil}
 	arithPow = arith{
 		f32: func(a, b float32) float32 {
 			if b == 2 {
@@ -123,6 +125,11 @@ func (o arith) apply(a, b *tensor) (*tensor, error) {
 	}
 	switch x := a.Data.(type) {
 	case []float32:
+		if o.runs != nil {
+			if out, shape, ok := o.runs.apply(x, a.Shape, b.Data.([]float32), b.Shape); ok {
+				return newTensor(shape, out), nil
+			}
+		}
 		return zipped(o.f32, x, a, b)
 	case []float64:
 		return zipped(o.f64, x, a, b)
@@ -320,7 +327,13 @@ func where[T any](shape []int64, pick []bool, x, y []T, sx, sy []int) []T {
 func each(t *tensor, f func(float64) float64) (*tensor, error) {
 	switch d := t.Data.(type) {
 	case []float32:
-		return like(t, mapped(d, func(x float32) float32 { return float32(f(float64(x))) })), nil
+		out := make([]float32, len(d))
+		parallel(len(d), 1, func(from, to int) {
+			for i, x := range d[from:to] {
+				out[from+i] = float32(f(float64(x)))
+			}
+		})
+		return like(t, out), nil
 	case []float64:
 		return like(t, mapped(d, f)), nil
 	case []int64:

@@ -245,30 +245,28 @@ func softmaxed[T float32 | float64](d []T, outer, size, inner int, logarithm boo
 	return out
 }
 
+// softmaxPlane is softmax of each of the inner columns of size elements.
 func softmaxPlane[T float32 | float64](out, d []T, size, inner int, logarithm bool) {
-	{
-		for base := range inner {
-			top := math.Inf(-1)
-			for i := range size {
-				top = max(top, float64(d[base+i*inner]))
-			}
-			sum := 0.0
-			for i := range size {
-				e := math.Exp(float64(d[base+i*inner]) - top)
-				out[base+i*inner] = T(e)
-				sum += e
-			}
-			for i := range size {
-				at := base + i*inner
-				if logarithm {
-					out[at] = T(float64(d[at]) - top - math.Log(sum))
-				} else {
-					out[at] = T(float64(out[at]) / sum)
-				}
+	for base := range inner {
+		top := math.Inf(-1)
+		for i := range size {
+			top = max(top, float64(d[base+i*inner]))
+		}
+		sum := 0.0
+		for i := range size {
+			e := math.Exp(float64(d[base+i*inner]) - top)
+			out[base+i*inner] = T(e)
+			sum += e
+		}
+		for i := range size {
+			at := base + i*inner
+			if logarithm {
+				out[at] = T(float64(d[at]) - top - math.Log(sum))
+			} else {
+				out[at] = T(float64(out[at]) / sum)
 			}
 		}
 	}
-	return out
 }
 
 func buildLayerNormalization(n *graph.Node, _ int64) (kernel, error) {

@@ -192,6 +192,9 @@ func viewed(t *tensor, shape []int64, by []int, first int) (*tensor, error) {
 	if err != nil {
 		return nil, err
 	}
+	if d, ok := t.Data.([]float32); ok && len(shape) > 0 && n > 0 {
+		return newTensor(shape, stretched(d, shape, by, first)), nil
+	}
 	offsets := make([]int, n)
 	walk(shape, by, make([]int, len(shape)), func(i, a, _ int) { offsets[i] = first + a })
 	return gathered(t, shape, offsets), nil
