@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -82,10 +84,17 @@ type Controller struct {
 	table    *state.Topic[route.Table]
 	log      *slog.Logger
 
+	// wake asks for a service to be reconciled though nothing of its own changed.
+	wake platform.Feed
+
 	mu sync.Mutex
+	// written holds the resource version of objects whose latest write the cache may not show yet.
+	written map[types.UID]uint64
 	// routes holds each service's line of the routing table; rollouts what plan must remember.
 	routes   map[spec.ServiceKey]route.Service
 	rollouts map[spec.ServiceKey]map[spec.Component]plan.Rollout
+	// unseen are services that existed at the start and weren't looked at yet.
+	unseen map[spec.ServiceKey]bool
 }
 
 // New makes a controller that applies to p and publishes the routing table to table. It starts
@@ -99,8 +108,10 @@ func New(cfg Config, p platform.Platform, table *state.Topic[route.Table]) *Cont
 	}
 	return &Controller{
 		cfg: cfg, platform: p, table: table, log: cfg.Logger,
+		written:  map[types.UID]uint64{},
 		routes:   map[spec.ServiceKey]route.Service{},
 		rollouts: map[spec.ServiceKey]map[spec.Component]plan.Rollout{},
+		unseen:   map[spec.ServiceKey]bool{},
 	}
 }
 
@@ -110,10 +121,14 @@ func (c *Controller) Run(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	ctrl.SetLogger(logr.FromSlogHandler(c.log.Handler()))
+	quiet := logr.FromSlogHandler(warnings{c.log.Handler()})
+	ctrl.SetLogger(quiet)
+	if err := c.expectAll(ctx, config); err != nil {
+		return err
+	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                 sch,
-		Logger:                 logr.FromSlogHandler(c.log.Handler()),
+		Logger:                 quiet,
 		Metrics:                server.Options{BindAddress: "0"},
 		HealthProbeBindAddress: "0",
 		Cache:                  cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
@@ -147,6 +162,29 @@ func (c *Controller) Run(ctx context.Context, config *rest.Config) error {
 	return nil
 }
 
+// warnings lets through what is at least a warning: controller-runtime tells at info about its
+// own inner life, and about KServe's finalizer, whose name isn't ours to choose.
+type warnings struct{ slog.Handler }
+
+func (w warnings) Enabled(ctx context.Context, l slog.Level) bool {
+	return l >= slog.LevelWarn && w.Handler.Enabled(ctx, l)
+}
+
+func (w warnings) WithAttrs(as []slog.Attr) slog.Handler { return warnings{w.Handler.WithAttrs(as)} }
+
+func (w warnings) WithGroup(n string) slog.Handler { return warnings{w.Handler.WithGroup(n)} }
+
+// longestRetry is the most that a service waits for another try after errors of the API or the
+// platform, which pass; controller-runtime's own limit of 17 minutes is for busier places.
+const longestRetry = 30 * time.Second
+
+// notCreated lets deletions and changes of the spec through.
+type notCreated struct {
+	predicate.GenerationChangedPredicate
+}
+
+func (notCreated) Create(event.CreateEvent) bool { return false }
+
 type managerRunnable func(context.Context) error
 
 func (r managerRunnable) Start(ctx context.Context) error { return r(ctx) }
@@ -162,8 +200,14 @@ func (c *Controller) build(mgr ctrl.Manager, changed chan event.GenericEvent) er
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.ServingRuntime{}, handler.EnqueueRequestsFromMapFunc(c.everyService),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		// What we own and somebody else deletes or edits is put right.
+		Owns(&smv1alpha1.Revision{}, builder.WithPredicates(notCreated{})).
+		Owns(&smv1alpha1.Route{}, builder.WithPredicates(notCreated{})).
 		WatchesRawSource(source.Channel(changed, &handler.EnqueueRequestForObject{})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 4, SkipNameValidation: &skipNameCheck}).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: 4, SkipNameValidation: &skipNameCheck,
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](20*time.Millisecond, longestRetry),
+		}).
 		Complete(c)
 	if err != nil {
 		return fmt.Errorf("build controller: %w", err)
@@ -197,7 +241,7 @@ func (c *Controller) follow(ctx context.Context, out chan<- event.GenericEvent) 
 		case <-ctx.Done():
 		}
 	}
-	changes := c.platform.Changes(ctx)
+	changes, woken := c.platform.Changes(ctx), c.wake.Subscribe(ctx)
 	known, err := c.platform.Services(ctx)
 	if err != nil {
 		return fmt.Errorf("list the platform's services: %w", err)
@@ -205,10 +249,21 @@ func (c *Controller) follow(ctx context.Context, out chan<- event.GenericEvent) 
 	for _, key := range known {
 		send(key)
 	}
-	for key := range changes {
-		send(key)
+	for {
+		select {
+		case key := <-changes:
+			send(key)
+		case key := <-woken:
+			send(key)
+		case <-ctx.Done():
+			// Both end with ctx; their goroutines have left when they are closed.
+			for range changes {
+			}
+			for range woken {
+			}
+			return nil
+		}
 	}
-	return nil
 }
 
 // Reconcile brings one service to what its manifest asks for.
@@ -218,17 +273,20 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	err := c.client.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: key.Name}, &is)
 	switch {
 	case apierrors.IsNotFound(err):
+		c.seen(key)
 		return reconcile.Result{}, c.remove(ctx, key)
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("read service %s: %w", key, err)
 	case !is.DeletionTimestamp.IsZero():
+		c.seen(key)
 		return c.finalize(ctx, key, &is)
 	}
 	again, err := c.reconcile(ctx, key, &is)
-	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+	if errors.Is(err, errBehind) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		// The cache lags behind what was just written; a moment later it doesn't.
-		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil
+		return reconcile.Result{RequeueAfter: cacheLag}, nil
 	}
+	c.seen(key)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("reconcile service %s: %w", key, err)
 	}
@@ -238,38 +296,51 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{RequeueAfter: max(time.Until(again), time.Millisecond)}, nil
 }
 
-// publish replaces one service's line of the routing table; nil removes it.
+// publish replaces one service's line of the routing table; nil removes it. Where that changes
+// who holds a bare model name, the others that want it are woken, for their status says so.
 func (c *Controller) publish(key spec.ServiceKey, s *route.Service) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	old, had := c.routes[key]
 	if s == nil {
 		delete(c.routes, key)
 		delete(c.rollouts, key)
 	} else {
 		c.routes[key] = *s
 	}
-	all := make([]route.Service, 0, len(c.routes))
-	for _, r := range c.routes {
-		all = append(all, r)
+	var claimed []string // names whose holder may have changed
+	switch {
+	case !had && s == nil:
+		return
+	case !had:
+		claimed = s.BareNames
+	case s == nil:
+		claimed = old.BareNames
 	}
-	c.table.Publish(route.Compile(all))
+	for other, r := range c.routes {
+		if other != key && slices.ContainsFunc(r.BareNames, func(n string) bool { return slices.Contains(claimed, n) }) {
+			c.wake.Notify(other)
+		}
+	}
+	c.publishTable()
 }
 
-// nameTaken returns the older service that holds a bare model name, if any.
-func (c *Controller) nameTaken(key spec.ServiceKey, created time.Time, name string) (spec.ServiceKey, bool) {
+// nameTaken returns the service for which a bare model name doesn't lead to key, if any: an
+// older one, or one made in the same second, for the API's times are no finer; tie says that it
+// is the latter. Of equals none gets the name: the gateway asks for a host or a prefix.
+func (c *Controller) nameTaken(key spec.ServiceKey, created time.Time, name string) (found spec.ServiceKey, tie, taken bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	oldest := created
 	for other, s := range c.routes {
-		if other == key {
+		if other == key || !slices.Contains(s.BareNames, name) || s.Created.After(oldest) {
 			continue
 		}
-		for _, n := range s.BareNames {
-			if n == name && (s.Created.Before(created) || (s.Created.Equal(created) && other.String() < key.String())) {
-				return other, true
-			}
+		if s.Created.Before(oldest) || found == (spec.ServiceKey{}) || other.String() < found.String() {
+			found, oldest = other, s.Created
 		}
 	}
-	return spec.ServiceKey{}, false
+	return found, oldest.Equal(created), found != spec.ServiceKey{}
 }
 
 // url builds the http URL of a host at the gateway's port.

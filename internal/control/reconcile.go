@@ -62,12 +62,16 @@ func (c *component) revision(name string) *smv1alpha1.Revision {
 
 // reconcile runs one pass and returns when it should run again by itself.
 func (c *Controller) reconcile(ctx context.Context, key spec.ServiceKey, is *v1beta1.InferenceService) (time.Time, error) {
+	if err := c.upToDate(is); err != nil {
+		return time.Time{}, err
+	}
 	if !controllerutil.ContainsFinalizer(is, finalizer) {
 		before := is.DeepCopy()
 		controllerutil.AddFinalizer(is, finalizer)
 		if err := c.client.Patch(ctx, is, client.MergeFrom(before)); err != nil {
 			return time.Time{}, fmt.Errorf("add finalizer: %w", err)
 		}
+		c.wrote(is)
 	}
 	s := &service{key: key, asWritten: is, is: is.DeepCopy(), stopped: is.Annotations[stopAnnotation] == "true"}
 	if err := c.resolve(ctx, s); err != nil {
@@ -222,6 +226,7 @@ func (c *Controller) writeRevisionStatus(ctx context.Context, s *service, comp *
 		if err := c.client.Status().Patch(ctx, rev, client.MergeFrom(before)); err != nil {
 			return fmt.Errorf("write status of revision %s: %w", rev.Name, err)
 		}
+		c.wrote(rev)
 	}
 	return nil
 }
@@ -285,6 +290,7 @@ func (c *Controller) trimHistory(ctx context.Context, s *service) error {
 		}
 		idle := slices.DeleteFunc(slices.Clone(comp.revisions), func(r smv1alpha1.Revision) bool { return used[r.Name] })
 		for i := 0; i < len(idle)-c.cfg.History; i++ {
+			c.forget(&idle[i])
 			if err := c.client.Delete(ctx, &idle[i]); client.IgnoreNotFound(err) != nil {
 				return fmt.Errorf("trim revision %s: %w", idle[i].Name, err)
 			}
@@ -306,6 +312,7 @@ func (c *Controller) writeStatus(ctx context.Context, s *service) error {
 	if err := c.client.Status().Patch(ctx, is, client.MergeFrom(before)); err != nil {
 		return fmt.Errorf("write status: %w", err)
 	}
+	c.wrote(is)
 	was, now := conditionOf(before.Status.Conditions, v1beta1.ConditionReady), conditionOf(next.Conditions, v1beta1.ConditionReady)
 	switch {
 	case now.Status == corev1.ConditionTrue && was.Status != corev1.ConditionTrue:

@@ -49,6 +49,7 @@ func (c *Controller) finalize(ctx context.Context, key spec.ServiceKey, is *v1be
 		return reconcile.Result{}, fmt.Errorf("list revisions of %s: %w", key, err)
 	}
 	for i := range revisions.Items {
+		c.forget(&revisions.Items[i])
 		if err := c.client.Delete(ctx, &revisions.Items[i]); err != nil && !apierrors.IsNotFound(err) {
 			return reconcile.Result{}, fmt.Errorf("delete revision %s: %w", revisions.Items[i].Name, err)
 		}
@@ -58,6 +59,7 @@ func (c *Controller) finalize(ctx context.Context, key spec.ServiceKey, is *v1be
 	if err := c.client.Delete(ctx, r); err != nil && !apierrors.IsNotFound(err) {
 		return reconcile.Result{}, fmt.Errorf("delete route %s: %w", key, err)
 	}
+	c.forget(is)
 	before := is.DeepCopy()
 	controllerutil.RemoveFinalizer(is, finalizer)
 	if err := c.client.Patch(ctx, is, client.MergeFrom(before)); err != nil && !apierrors.IsNotFound(err) {

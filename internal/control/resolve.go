@@ -102,6 +102,7 @@ func (c *Controller) resolveComponent(ctx context.Context, s *service, comp *com
 	if err := c.client.Create(ctx, rev); err != nil {
 		return fmt.Errorf("create revision %s: %w", rev.Name, err)
 	}
+	c.wrote(rev)
 	comp.revisions = append(comp.revisions, *rev)
 	comp.latest = &comp.revisions[len(comp.revisions)-1]
 	c.events.Eventf(s.asWritten, "Normal", "RevisionCreated", "Created revision %s", rev.Name)
@@ -143,6 +144,9 @@ func (c *Controller) revisions(ctx context.Context, key spec.ServiceKey) (map[sp
 	}
 	out := map[spec.Component][]smv1alpha1.Revision{}
 	for _, r := range list.Items {
+		if err := c.upToDate(&r); err != nil {
+			return nil, err
+		}
 		name := spec.Component(r.Spec.Component)
 		out[name] = append(out[name], r)
 	}

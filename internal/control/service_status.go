@@ -102,10 +102,16 @@ func (c *Controller) ingress(s *service) verdict {
 		return verdict{corev1.ConditionUnknown, "NoReadyReplica", fmt.Sprintf("the %s has no ready replica; requests are answered with 503", entry)}
 	}
 	v := verdict{status: corev1.ConditionTrue}
-	if other, taken := c.nameTaken(s.key, s.asWritten.CreationTimestamp.Time, s.key.Name); taken {
-		v.message = fmt.Sprintf("the model name %q on the bare address belongs to the older service %s; reach this one by its host or by %s", s.key.Name, other, manifest.PathPrefix(s.key.Namespace, s.key.Name))
-		v.reason = "ModelNameTaken"
+	other, tie, taken := c.nameTaken(s.key, s.asWritten.CreationTimestamp.Time, s.key.Name)
+	if !taken {
+		return v
 	}
+	v.reason = "ModelNameTaken"
+	why := fmt.Sprintf("belongs to the older service %s", other)
+	if tie {
+		why = fmt.Sprintf("is that of service %s too, made in the same second, so requests by it are refused", other)
+	}
+	v.message = fmt.Sprintf("the model name %q on the bare address %s; reach this service by its host or by %s", s.key.Name, why, manifest.PathPrefix(s.key.Namespace, s.key.Name))
 	return v
 }
 

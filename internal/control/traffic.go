@@ -81,7 +81,9 @@ func (c *Controller) backend(s *service, comp *component) route.Backend {
 		b.Targets = append(b.Targets, t)
 	}
 	if len(b.Targets) == 0 {
-		v := s.facts(comp).judge()
+		f := s.facts(comp)
+		v := f.judge()
+		b.Returning = f.returning(time.Now())
 		b.NotReady = fmt.Sprintf("the %s of service %s isn't ready", comp.name, s.key)
 		if v.message != "" {
 			first, _, _ := strings.Cut(v.message, "\n")

@@ -1,0 +1,79 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+	"stationmaster.dev/stationmaster/internal/route"
+	"stationmaster.dev/stationmaster/internal/spec"
+)
+
+// soon is how far away a replica's next start may be for requests to wait for it. The gateway
+// holds them for 10 s, which has to be enough for loading too.
+const soon = 5 * time.Second
+
+// returning reports whether a component that served and has no ready replica will have one in
+// a moment, so that requests had better wait than fail.
+func (f *facts) returning(now time.Time) bool {
+	if f.stopped || f.want == 0 || f.rolledOut == "" || f.serving != "" {
+		return false
+	}
+	for _, r := range f.of(f.rolledOut) {
+		if r.Failure == nil || (!r.Failure.Terminal && r.Failure.RetryAt.Before(now.Add(soon))) {
+			return true
+		}
+	}
+	return false
+}
+
+// expectAll notes the services that exist, so that the table counts as partial until each was
+// looked at once. It is called before anything is reconciled.
+func (c *Controller) expectAll(ctx context.Context, config *rest.Config) error {
+	sch, err := Scheme()
+	if err != nil {
+		return err
+	}
+	direct, err := client.New(config, client.Options{Scheme: sch})
+	if err != nil {
+		return fmt.Errorf("make API client: %w", err)
+	}
+	var list v1beta1.InferenceServiceList
+	if err := direct.List(ctx, &list); err != nil {
+		return fmt.Errorf("list services: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range list.Items {
+		c.unseen[spec.ServiceKey{Namespace: list.Items[i].Namespace, Name: list.Items[i].Name}] = true
+	}
+	c.publishTable()
+	return nil
+}
+
+// seen notes that a service was looked at, whatever came of it.
+func (c *Controller) seen(key spec.ServiceKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.unseen[key] {
+		return
+	}
+	if delete(c.unseen, key); len(c.unseen) == 0 {
+		c.publishTable()
+	}
+}
+
+// publishTable publishes all routes. The caller holds mu.
+func (c *Controller) publishTable() {
+	all := make([]route.Service, 0, len(c.routes))
+	for _, r := range c.routes {
+		all = append(all, r)
+	}
+	t := route.Compile(all)
+	t.Partial = len(c.unseen) > 0
+	c.table.Publish(t)
+}
