@@ -452,9 +452,9 @@ func TestHistoryIsTrimmedAndWhatServesIsKept(t *testing.T) {
 			return isReady(is) && is.Status.Components["predictor"].LatestRolledoutRevision == want
 		})
 	}
-	b.eventually("history of two beside what serves", func() string {
+	b.eventually("history of two beside what serves and what served before", func() string {
 		got := b.revisions("iris")
-		if !slices.Equal(got, []string{"iris-predictor-00004", "iris-predictor-00005", "iris-predictor-00006"}) {
+		if !slices.Equal(got, []string{"iris-predictor-00003", "iris-predictor-00004", "iris-predictor-00005", "iris-predictor-00006"}) {
 			return fmt.Sprint(got)
 		}
 		return ""

@@ -205,9 +205,11 @@ func failureInfo(r *spec.Replica) *v1beta1.FailureInfo {
 		Reason:            v1beta1.ModelLoadFailed,
 		Message:           r.Failure.Message,
 		ModelRevisionName: r.Revision.Name,
-		Time:              &metav1.Time{Time: r.Failure.At},
 		ExitCode:          int32(r.Failure.ExitCode),
 	}
+	// The API keeps whole seconds; anything finer would look like a change on each pass.
+	at := metav1.NewTime(r.Failure.At).Rfc3339Copy()
+	info.Time = &at
 	switch r.Failure.Reason {
 	case spec.RuntimeNotInstalled, spec.StartFailed, spec.LivenessFailed:
 		info.Reason = v1beta1.RuntimeUnhealthy
