@@ -86,6 +86,8 @@ var (
 		f32: func(a, b float32) float32 { return float32(math.Mod(float64(a), float64(b))) },
 		f64: math.Mod, i64: floorMod[int64], i32: floorMod[int32],
 	}
+	// arithFmod has the sign of the left operand, as C's fmod.
+	arithFmod = arith{f32: arithMod.f32, f64: math.Mod, i64: remainder[int64], i32: remainder[int32]}
 )
 
 func add[T number](a, b T) T   { return a + b }
@@ -112,6 +114,20 @@ func floorMod[T int32 | int64](a, b T) T {
 		m += b
 	}
 	return m
+}
+
+func remainder[T int32 | int64](a, b T) T {
+	if b == 0 {
+		panic("modulo by zero")
+	}
+	return a % b
+}
+
+func buildMod(n *graph.Node, opset int64) (kernel, error) {
+	if n.Int("fmod", 0) == 1 {
+		return arithmetic(arithFmod)(n, opset)
+	}
+	return arithmetic(arithMod)(n, opset)
 }
 
 func (o arith) apply(a, b *tensor) (*tensor, error) {

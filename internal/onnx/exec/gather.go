@@ -192,9 +192,7 @@ func buildNonZero(*graph.Node, int64) (kernel, error) {
 }
 
 func buildCumSum(n *graph.Node, _ int64) (kernel, error) {
-	if n.Int("exclusive", 0) != 0 || n.Int("reverse", 0) != 0 {
-		return nil, errdef.New(errdef.ErrUnsupported, "exclusive and reverse aren't built in")
-	}
+	exclusive, reverse := n.Int("exclusive", 0) == 1, n.Int("reverse", 0) == 1
 	return func(in []*tensor) ([]*tensor, error) {
 		axes, err := ints(in[1])
 		if err != nil {
@@ -204,26 +202,42 @@ func buildCumSum(n *graph.Node, _ int64) (kernel, error) {
 		if err != nil {
 			return nil, err
 		}
-		step := strides(in[0].Shape)[at]
+		step, size := strides(in[0].Shape)[at], int(in[0].Shape[at])
 		switch d := in[0].Data.(type) {
 		case []float32:
-			return one(like(in[0], running(d, step, int(in[0].Shape[at])))), nil
+			return one(like(in[0], running(d, step, size, exclusive, reverse))), nil
 		case []float64:
-			return one(like(in[0], running(d, step, int(in[0].Shape[at])))), nil
+			return one(like(in[0], running(d, step, size, exclusive, reverse))), nil
 		case []int64:
-			return one(like(in[0], running(d, step, int(in[0].Shape[at])))), nil
+			return one(like(in[0], running(d, step, size, exclusive, reverse))), nil
 		case []int32:
-			return one(like(in[0], running(d, step, int(in[0].Shape[at])))), nil
+			return one(like(in[0], running(d, step, size, exclusive, reverse))), nil
 		}
 		return nil, unsupportedType(in[0])
 	}, nil
 }
 
-func running[T number](d []T, step, size int) []T {
-	out := slices.Clone(d)
-	for i := range out {
-		if i/step%size > 0 {
-			out[i] += out[i-step]
+// running sums up along a dimension whose neighbours are step apart; an exclusive sum leaves
+// the element itself out, a reverse one begins at the end.
+func running[T number](d []T, step, size int, exclusive, reverse bool) []T {
+	out := make([]T, len(d))
+	for k := range out {
+		i, before := k, k-step
+		first := k/step%size == 0
+		if reverse {
+			i = len(out) - 1 - k
+			before = i + step
+			first = i/step%size == size-1
+		}
+		if !exclusive {
+			out[i] = d[i]
+		}
+		if first {
+			continue
+		}
+		out[i] += out[before]
+		if exclusive {
+			out[i] += d[before]
 		}
 	}
 	return out

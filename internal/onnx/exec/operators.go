@@ -10,7 +10,7 @@ func init() { //nolint:gochecknoinits // breaks the initialisation cycle with su
 	operators = map[string]builder{
 		// arithmetic, element by element with broadcasting
 		"Add": arithmetic(arithAdd), "Sub": arithmetic(arithSub), "Mul": arithmetic(arithMul), "Div": arithmetic(arithDiv),
-		"Pow": arithmetic(arithPow), "Mod": arithmetic(arithMod),
+		"Pow": arithmetic(arithPow), "Mod": buildMod,
 		"Max": variadic(arithMax), "Min": variadic(arithMin), "Sum": variadic(arithAdd), "Mean": buildMean,
 		"Equal": comparison(cmpEqual), "Greater": comparison(cmpGreater), "Less": comparison(cmpLess),
 		"GreaterOrEqual": comparison(cmpGreaterEq), "LessOrEqual": comparison(cmpLessEq),
