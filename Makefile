@@ -7,14 +7,23 @@ BIN := bin/stationmaster
 GOFLAGS_TEST ?= -shuffle=on
 FUZZTIME ?= 5s
 
+# The embedded kubectl tells the version of the Kubernetes libraries that it is made of: their
+# v0.X.Y is Kubernetes v1.X.Y.
+KUBE = $(shell go list -m -f '{{.Version}}' k8s.io/component-base | sed 's/^v0/v1/')
+KUBE_VERSION := k8s.io/component-base/version
+LDFLAGS = -s -w -X $(KUBE_VERSION).gitVersion=$(KUBE) -X $(KUBE_VERSION).gitMajor=1 \
+  -X $(KUBE_VERSION).gitMinor=$(word 2,$(subst ., ,$(KUBE))) -X $(KUBE_VERSION).gitCommit=
+# Our own version comes from git, where git answers.
+BUILDVCS = $(shell git rev-parse --verify -q HEAD >/dev/null 2>&1 && echo auto || echo false)
+
 .PHONY: help
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z][a-z0-9-]*:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z][a-z0-9-]*:.*## /{printf "%-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build bin/stationmaster, static, without cgo
 	@mkdir -p bin
-	go build -trimpath -ldflags "-s -w" -o $(BIN) ./cmd/stationmaster
+	go build -trimpath -buildvcs=$(BUILDVCS) -ldflags "$(LDFLAGS)" -o $(BIN) ./cmd/stationmaster
 
 .PHONY: up
 up: build ## serve on this machine with the examples applied (Ctrl-C drains)
@@ -23,24 +32,31 @@ up: build ## serve on this machine with the examples applied (Ctrl-C drains)
 .PHONY: test
 test: ## every test that needs nothing but Go
 	go test $(GOFLAGS_TEST) ./...
+	go -C tools test $(GOFLAGS_TEST) ./...
 
 .PHONY: race
 race: ## the tests under the race detector (needs a C compiler)
+	@command -v "$${CC:-gcc}" >/dev/null || { echo "make race needs a C compiler: install gcc, or name one in CC" >&2; exit 1; }
 	CGO_ENABLED=1 go test -race $(GOFLAGS_TEST) $$(go list ./... | grep -v -e /internal/arch -e /internal/kubeapi/openapi)
 
 .PHONY: fuzz
-fuzz: ## run each fuzz target for FUZZTIME (default 5s)
-	@set -e; for pkg in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \
-	  for f in $$(grep -ho --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' -r $$pkg | sed 's/func //' | sort -u); do \
-	    ls $$pkg/*_test.go | xargs grep -l "func $$f(" >/dev/null 2>&1 || continue; \
-	    echo "== $$pkg $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg; \
-	  done; done
+fuzz: ## fuzz each target for FUZZTIME (default 5s)
+	FUZZTIME=$(FUZZTIME) tools/fuzz
+
+.PHONY: fuzz-seeds
+fuzz-seeds: ## run each fuzz target's committed seeds
+	tools/fuzz -seeds
 
 .PHONY: lint
-lint: ## vet, and golangci-lint as tools/go.mod pins it
+lint: ## gofmt, vet, and golangci-lint as tools/lint/go.mod pins it
+	@unformatted=$$(gofmt -l api cmd config internal test tools) && test -z "$$unformatted" || { echo "$$unformatted"; echo "run gofmt on these"; exit 1; }
 	go vet ./...
-	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run gofmt on these"; exit 1; }
-	go tool -modfile=tools/go.mod golangci-lint run ./...
+	go -C tools vet ./...
+	go tool -modfile=tools/lint/go.mod golangci-lint run ./...
+
+.PHONY: arch
+arch: ## the map of the tree: who may import whom
+	go test ./internal/arch
 
 .PHONY: generate
 generate: ## remake generated code and CRDs
@@ -48,15 +64,14 @@ generate: ## remake generated code and CRDs
 
 .PHONY: generate-check
 generate-check: ## fail if generated code or CRDs are out of date
-	tools/generate
-	git diff --exit-code -- api config internal/kubeapi/openapi
+	tools/generate-check
 
 .PHONY: verify
-verify: lint generate-check race fuzz ## what CI runs before the tests: lint, generate check, arch, race tests, fuzz seeds
+verify: lint generate-check arch race fuzz-seeds ## what CI runs before the tests
 
 .PHONY: e2e
 e2e: build ## real engines and real clients against a real `up` (installs them from package registries)
-	test/e2e/run
+	STATIONMASTER_BIN=$(CURDIR)/$(BIN) test/e2e/run
 
 .PHONY: bench
 bench: build ## measure; writes bench/results/*.json
