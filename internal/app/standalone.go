@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -50,7 +51,7 @@ type standalone struct {
 }
 
 // Standalone runs everything on one machine until ctx ends, then drains: the gateway first,
-// then the engines, then the controllers and the API. It blocks, and has joined all it started
+// then the controllers, the engines and the API. It blocks, and has joined all it started
 // when it returns. Errors are errdef.ErrConflict for an address or data dir in use, ErrInvalid
 // and ErrNotFound for what was asked; else a part's own.
 func Standalone(ctx context.Context, cfg Config) error {
@@ -210,18 +211,47 @@ func (s *standalone) run(ctx context.Context, objects []*unstructuredObject) err
 		return err
 	}
 	engines := newGroup(back.ctx, s.cfg.Logger)
-	engines.run("platform", s.platform.Run)
 	controllers := newGroup(back.ctx, s.cfg.Logger)
+	stop := func() {
+		// Requests end before engines do. The controllers end before them too: what they would
+		// write of the engines' going is no news of the services.
+		front.stop()
+		controllers.stop()
+		engines.stop()
+	}
+	engines.run("platform", s.platform.Run)
+	if !await(ctx, s.platform.Adopted(), engines, back) {
+		stop()
+		return cmp.Or(engines.err(), back.err())
+	}
 	controllers.run("control", func(ctx context.Context) error { return s.control.Run(ctx, config) })
+	// Nothing is answered before the table has all that served before; until then clients that
+	// connect wait.
+	if !await(ctx, s.control.Synced(), controllers, engines, back) {
+		stop()
+		return cmp.Or(controllers.err(), engines.err(), back.err())
+	}
 	front.run("addresses", func(ctx context.Context) error { return s.http.follow(ctx, &s.table) })
 	front.run("gateway", s.gateway.Run)
 
 	err = s.serve(ctx, c, objects, back, engines, controllers, front)
-	// Requests end before engines do, and engines while the controllers still record it.
-	front.stop()
-	controllers.stop()
-	engines.stop()
+	stop()
 	return err
+}
+
+// await reports whether ready was closed before ctx or a group ended.
+func await(ctx context.Context, ready <-chan struct{}, groups ...*group) bool {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, g := range groups {
+		defer context.AfterFunc(g.ctx, cancel)()
+	}
+	select {
+	case <-ready:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // serve applies what was asked, says ready, and waits for the end.

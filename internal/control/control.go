@@ -88,6 +88,11 @@ type Controller struct {
 	wake platform.Feed
 
 	mu sync.Mutex
+	// first is what was reconciled so far and pending what wasn't of the services that were there
+	// at the start (nil before they are known); synced is closed when there is none left.
+	first   map[spec.ServiceKey]bool
+	pending map[spec.ServiceKey]bool
+	synced  chan struct{}
 	// written holds the resource version of objects whose latest write the cache may not show yet.
 	written map[types.UID]uint64
 	// routes holds each service's line of the routing table; rollouts what plan must remember.
@@ -108,12 +113,18 @@ func New(cfg Config, p platform.Platform, table *state.Topic[route.Table]) *Cont
 	}
 	return &Controller{
 		cfg: cfg, platform: p, table: table, log: cfg.Logger,
+		first:    map[spec.ServiceKey]bool{},
+		synced:   make(chan struct{}),
 		written:  map[types.UID]uint64{},
 		routes:   map[spec.ServiceKey]route.Service{},
 		rollouts: map[spec.ServiceKey]map[spec.Component]plan.Rollout{},
 		unseen:   map[spec.ServiceKey]bool{},
 	}
 }
+
+// Synced is closed once every service that existed when Run began was reconciled once, so that
+// the routing table has all that can serve.
+func (c *Controller) Synced() <-chan struct{} { return c.synced }
 
 // Run reconciles against the API until ctx ends; it has joined all it started when it returns.
 func (c *Controller) Run(ctx context.Context, config *rest.Config) error {
@@ -241,6 +252,9 @@ func (c *Controller) follow(ctx context.Context, out chan<- event.GenericEvent) 
 		case <-ctx.Done():
 		}
 	}
+	if err := c.expect(ctx); err != nil {
+		return err
+	}
 	changes, woken := c.platform.Changes(ctx), c.wake.Subscribe(ctx)
 	known, err := c.platform.Services(ctx)
 	if err != nil {
@@ -266,6 +280,42 @@ func (c *Controller) follow(ctx context.Context, out chan<- event.GenericEvent) 
 	}
 }
 
+// expect lists the services of the start, which Synced waits for.
+func (c *Controller) expect(ctx context.Context) error {
+	var list v1beta1.InferenceServiceList
+	if err := c.client.List(ctx, &list); err != nil {
+		return fmt.Errorf("list services: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pending = map[spec.ServiceKey]bool{}
+	for i := range list.Items {
+		if key := (spec.ServiceKey{Namespace: list.Items[i].Namespace, Name: list.Items[i].Name}); !c.first[key] {
+			c.pending[key] = true
+		}
+	}
+	c.first = nil
+	if len(c.pending) == 0 {
+		close(c.synced)
+	}
+	return nil
+}
+
+// done counts a service's first reconcile, however it went.
+func (c *Controller) done(key spec.ServiceKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.pending == nil:
+		c.first[key] = true
+	case c.pending[key]:
+		delete(c.pending, key)
+		if len(c.pending) == 0 {
+			close(c.synced)
+		}
+	}
+}
+
 // Reconcile brings one service to what its manifest asks for.
 func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	key := spec.ServiceKey{Namespace: req.Namespace, Name: req.Name}
@@ -274,14 +324,17 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	switch {
 	case apierrors.IsNotFound(err):
 		c.seen(key)
+		defer c.done(key)
 		return reconcile.Result{}, c.remove(ctx, key)
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("read service %s: %w", key, err)
 	case !is.DeletionTimestamp.IsZero():
 		c.seen(key)
+		defer c.done(key)
 		return c.finalize(ctx, key, &is)
 	}
 	again, err := c.reconcile(ctx, key, &is)
+	c.done(key)
 	if errors.Is(err, errBehind) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		// The cache lags behind what was just written; a moment later it doesn't.
 		return reconcile.Result{RequeueAfter: cacheLag}, nil

@@ -323,12 +323,14 @@ func TestARestartChangesNothing(t *testing.T) {
 	b.stop()
 	b.table.Publish(nil)
 	b.start()
-	b.eventually("routed again", func() string {
-		if b.serving(b.key("iris")) == "" {
-			return "not yet"
-		}
-		return ""
-	})
+	select {
+	case <-b.control.Synced():
+	case <-time.After(patience):
+		t.Fatal("the controller never said that it has seen all")
+	}
+	if b.serving(b.key("iris")) == "" {
+		t.Error("the table lacks a service that served before, though the controller says that it has seen all")
+	}
 	b.settle()
 	if after := b.get("iris"); after.ResourceVersion != before.ResourceVersion {
 		t.Errorf("the restart wrote to the service: %s, before %s", describe(after), describe(before))

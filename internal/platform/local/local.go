@@ -90,6 +90,7 @@ type Platform struct {
 	hashes  digests
 	feed    platform.Feed
 	kick    chan struct{} // holds one; says that there is something to reconcile
+	adopted chan struct{} // closed by Run
 
 	groups *cgroups     // set by Run before anything starts
 	caps   Capabilities // as above
@@ -130,9 +131,13 @@ func New(cfg Config) (*Platform, error) {
 	return &Platform{
 		cfg: cfg, dir: dir, mark: hex.EncodeToString(sum[:6]), log: cfg.Logger,
 		base: baseEnviron(os.Environ(), cfg.Path), ports: newPorts(), groups: &cgroups{},
-		kick: make(chan struct{}, 1), want: map[spec.ServiceKey][]platform.Assignment{}, replicas: map[string]*instance{},
+		kick: make(chan struct{}, 1), adopted: make(chan struct{}), want: map[spec.ServiceKey][]platform.Assignment{}, replicas: map[string]*instance{},
 	}, nil
 }
+
+// Adopted is closed once Run has taken over what a platform before it left. Until then Observe
+// says nothing of those replicas. It stays open where Run fails before.
+func (p *Platform) Adopted() <-chan struct{} { return p.adopted }
 
 // upkeep is how often logs are bounded and the machine's counters looked at.
 const upkeep = 10 * time.Second
@@ -161,6 +166,7 @@ func (p *Platform) Run(ctx context.Context) error {
 	for _, r := range p.adopt() {
 		start(r)
 	}
+	close(p.adopted)
 	tick := time.NewTicker(upkeep)
 	defer tick.Stop()
 	p.poke()
