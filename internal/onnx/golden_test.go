@@ -156,7 +156,7 @@ func differ(got, want any) string {
 }
 
 func BenchmarkGolden(b *testing.B) {
-	for _, name := range []string{"random_forest", "xgboost", "logistic_multi", "mlp", "text_tfidf"} {
+	for _, name := range []string{"random_forest", "xgboost", "logistic_multi", "mlp", "text_tfidf", "cnn", "lstm"} {
 		for _, backend := range []string{onnx.BackendBuiltin, onnx.BackendORT} {
 			b.Run(name+"/"+backend, func(b *testing.B) {
 				model := "testdata/" + name + ".onnx"
@@ -178,8 +178,11 @@ func BenchmarkGolden(b *testing.B) {
 }
 
 func firstRow(t onnx.Tensor) onnx.Tensor {
-	cols := t.Shape[1]
-	t.Shape = []int64{1, cols}
+	cols := int64(1)
+	for _, d := range t.Shape[1:] {
+		cols *= d
+	}
+	t.Shape = append([]int64{1}, t.Shape[1:]...)
 	switch d := t.Data.(type) {
 	case []float32:
 		t.Data = d[:cols]
