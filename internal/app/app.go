@@ -71,6 +71,9 @@ func lockDataDir(dir string) (*os.File, error) {
 
 // listen opens a listener and names the flag to change when the address is taken.
 func listen(flag, addr string) (net.Listener, error) {
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		return nil, errdef.New(errdef.ErrInvalid, fmt.Sprintf("%s %q: want host:port, e.g. 127.0.0.1:8080, or port 0 for a free one", flag, addr))
+	}
 	ln, err := net.Listen("tcp", addr)
 	if errors.Is(err, unix.EADDRINUSE) {
 		return nil, errdef.New(errdef.ErrConflict, fmt.Sprintf("the address %s is taken: stop what listens there, or choose another with %s", addr, flag))

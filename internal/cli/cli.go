@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -95,16 +96,30 @@ func newRoot(std IO) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath())}
 	})
+	root.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return usageError{fmt.Errorf("there is no command %q; see 'stationmaster --help'", args[0])}
+		}
+		return nil
+	}
+	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newUp(std), newLogs(std), newVersion(std), newKubectlHelp(), newRuntimeHelp())
 	return root
+}
+
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("unexpected argument %q; see '%s --help'", args[0], cmd.CommandPath())}
+	}
+	return nil
 }
 
 func newVersion(std IO) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of this binary",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			_, err := fmt.Fprintln(std.Out, "stationmaster", Version())
 			return err
@@ -146,7 +161,7 @@ func newRuntimeHelp() *cobra.Command {
 		Use:   "runtime onnx --model_name N --model_dir D --http_port P --grpc_port P",
 		Short: "Run the built-in model server",
 		RunE: func(_ *cobra.Command, args []string) error {
-			return usageError{fmt.Errorf("unknown runtime %q; the built-in one is onnx: stationmaster runtime onnx --help", args)}
+			return usageError{fmt.Errorf("there is no runtime %q; the built-in one is onnx: stationmaster runtime onnx --help", strings.Join(args, " "))}
 		},
 	}
 }

@@ -20,7 +20,7 @@ func newUp(std IO) *cobra.Command {
 It prints one line beginning with "ready" when it serves; with --apply, when the services of
 those manifests are ready as well. SIGTERM or Ctrl-C drains: requests in flight end, then the
 engines stop. Killed in any other way, engines go on and are taken over by the next 'up'.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			logger, err := newLogger(std.Err, level)
 			if err != nil {

@@ -120,6 +120,9 @@ func (s *Server) Run(ctx context.Context) error {
 	defer unlock()
 
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Listen)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return errdef.New(errdef.ErrConflict, fmt.Sprintf("the address %s is taken: stop what listens there, or choose another with --api", s.cfg.Listen))
+	}
 	if err != nil {
 		return fmt.Errorf("%w: listen for the API: %w; another --api address avoids what uses this one", errdef.ErrUnavailable, err)
 	}

@@ -46,7 +46,14 @@ func (p *Platform) Logs(ctx context.Context, service spec.ServiceKey, o LogOptio
 	}
 	p.mu.Unlock()
 	if chosen == nil {
-		return nil, errdef.New(errdef.ErrNotFound, fmt.Sprintf("%s has no replica that fits", service))
+		which := ""
+		if o.Component != "" {
+			which += " of its " + string(o.Component)
+		}
+		if o.Replica != "" {
+			which += " named " + o.Replica
+		}
+		return nil, errdef.New(errdef.ErrNotFound, fmt.Sprintf("service %s has no replica%s here; see what there is with 'stationmaster kubectl get isvc -A'", service, which))
 	}
 	name := o.Container
 	if name == "" {
@@ -60,8 +67,11 @@ func (p *Platform) Logs(ctx context.Context, service spec.ServiceKey, o LogOptio
 		path += ".previous"
 	}
 	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) && o.Previous {
+		return nil, errdef.New(errdef.ErrNotFound, fmt.Sprintf("container %s of replica %s wasn't restarted, so there is no log from before", name, chosen.id))
+	}
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, errdef.New(errdef.ErrNotFound, fmt.Sprintf("container %s of replica %s has no such log yet", name, chosen.id))
+		return nil, errdef.New(errdef.ErrNotFound, fmt.Sprintf("container %s of replica %s has written no log yet", name, chosen.id))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open the log of %s: %w", name, err)
