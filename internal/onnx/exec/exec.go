@@ -138,7 +138,7 @@ func Compile(m *graph.Model) (*Program, error) {
 	}
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
-		k, err := operators[operatorOf(n)](n, m.Opsets[n.Domain])
+		k, err := build(n, m.Opsets[n.Domain])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", n, err)
 		}
@@ -170,6 +170,17 @@ func Compile(m *graph.Model) (*Program, error) {
 		p.outputs = append(p.outputs, slotOf{out.Name, slot(out.Name)})
 	}
 	return p, nil
+}
+
+// build makes a node's kernel. Attributes that contradict each other surface as index errors
+// deep in a builder; they are the model's fault, not a reason to end the process.
+func build(n *graph.Node, opset int64) (_ kernel, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = errdef.New(errdef.ErrInvalid, fmt.Sprintf("its attributes make no sense: %v", r))
+		}
+	}()
+	return operators[operatorOf(n)](n, opset)
 }
 
 // Run computes outputs by name. Inputs are those of the graph, all of them, by name; checking

@@ -2,9 +2,7 @@ package exec
 
 import (
 	"fmt"
-	"runtime"
 	"slices"
-	"sync"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/onnx/graph"
@@ -72,18 +70,11 @@ const parallelFrom = 1 << 18
 
 // multiply computes out = a·b for row-major a (m×k) and b (k×n); out starts as zeros.
 func multiply[T float32 | float64](out, a, b []T, m, k, n int) {
-	workers := min(runtime.GOMAXPROCS(0), m)
-	if m*k*n < parallelFrom || workers < 2 {
+	if m*k*n < parallelFrom {
 		multiplyRows(out, a, b, m, k, n)
 		return
 	}
-	var wg sync.WaitGroup
-	per := (m + workers - 1) / workers
-	for from := 0; from < m; from += per {
-		to := min(from+per, m)
-		wg.Go(func() { multiplyRows(out[from*n:to*n], a[from*k:to*k], b, to-from, k, n) })
-	}
-	wg.Wait()
+	inParts(m, 1, func(from, to int) { multiplyRows(out[from*n:to*n], a[from*k:to*k], b, to-from, k, n) })
 }
 
 // multiplyBlock is about how many elements of b are gone through for all rows of a before the

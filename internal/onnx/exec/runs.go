@@ -9,11 +9,20 @@ import (
 // parallelRuns is the number of elements from which a second core pays for a cheap operation.
 const parallelRuns = 1 << 15
 
-// parallel calls f for parts of 0 … n that together are all of it, on several cores when there
-// is enough to do, and returns when all have; each part but the last is a multiple of unit.
+// parallel is inParts when there is enough to do for it.
 func parallel(n, unit int, f func(from, to int)) {
-	workers := runtime.GOMAXPROCS(0)
-	if n < parallelRuns || workers < 2 {
+	if n < parallelRuns {
+		f(0, n)
+		return
+	}
+	inParts(n, unit, f)
+}
+
+// inParts calls f for parts of 0 … n that together are all of it, one for each core, and returns
+// when all have; each part but the last is a multiple of unit.
+func inParts(n, unit int, f func(from, to int)) {
+	workers := min(runtime.GOMAXPROCS(0), n/unit)
+	if workers < 2 {
 		f(0, n)
 		return
 	}
