@@ -59,7 +59,7 @@ def has_ended(pid):
     """Whether a process is gone, or a zombie: its sockets are closed then."""
     try:
         stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
     return stat.rpartition(")")[2].split()[0] == "Z"
 
