@@ -13,6 +13,7 @@ import (
 
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/onnx"
+	"stationmaster.dev/stationmaster/internal/onnx/ort"
 )
 
 const irisPath = "../../examples/iris/model/model.onnx"
@@ -111,5 +112,30 @@ func TestCallersRunAtOnce(t *testing.T) {
 	cancel()
 	if _, err := s.Run(ctx, []onnx.Tensor{flower()}, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("a request that was given up gives %v", err)
+	}
+}
+
+// The file has a function of its own, which our decoder refuses, and in it a tensor that is
+// kept outside the model's folder.
+func TestTheLibraryGetsNoModelThatReachesOutOfItsFolder(t *testing.T) {
+	if _, err := ort.Load(""); err != nil {
+		t.Skipf("needs an onnxruntime shared library, set %s: %v", ort.Env, err)
+	}
+	field := func(num int, content string) string {
+		if num < 16 {
+			return string([]byte{byte(num<<3 | 2), byte(len(content))}) + content
+		}
+		return string([]byte{byte(num<<3|2)&0x7f | 0x80, byte(num >> 4), byte(len(content))}) + content
+	}
+	tensor := field(8, "w") + field(13, field(1, "location")+field(2, "../secret.bin")) + "\x70\x01"
+	function := field(25, field(1, "f")+field(7, field(4, "Constant")+field(5, field(1, "value")+field(5, tensor))))
+	model := field(7, field(2, "g")) + field(8, "\x10\x11") + function
+	path := filepath.Join(t.TempDir(), "model.onnx")
+	if err := os.WriteFile(path, []byte(model), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := onnx.Open(path, onnx.Options{})
+	if !errors.Is(err, errdef.ErrInvalid) || !strings.Contains(err.Error(), "secret.bin") {
+		t.Errorf("got %v, want it to refuse secret.bin", err)
 	}
 }
