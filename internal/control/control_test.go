@@ -278,12 +278,12 @@ func TestDeletingAServiceRemovesAllOfIt(t *testing.T) {
 
 func TestAServiceDeletedWhileNobodyLookedIsRemovedFromThePlatform(t *testing.T) {
 	b := newBench(t)
-	is := b.service("iris")
+	b.service("iris")
 	b.ready("iris")
 	b.service("stays")
 	b.ready("stays")
 	b.stop()
-	is = b.get("iris")
+	is := b.get("iris")
 	is.Finalizers = nil
 	if err := b.Update(t.Context(), is); err != nil {
 		t.Fatal(err)

@@ -289,7 +289,7 @@ func (c *Controller) trimHistory(ctx context.Context, s *service) error {
 			used[r.Revision.Name] = true
 		}
 		idle := slices.DeleteFunc(slices.Clone(comp.revisions), func(r smv1alpha1.Revision) bool { return used[r.Name] })
-		for i := 0; i < len(idle)-c.cfg.History; i++ {
+		for i := range max(0, len(idle)-c.cfg.History) {
 			c.forget(&idle[i])
 			if err := c.client.Delete(ctx, &idle[i]); client.IgnoreNotFound(err) != nil {
 				return fmt.Errorf("trim revision %s: %w", idle[i].Name, err)

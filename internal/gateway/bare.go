@@ -82,6 +82,9 @@ func readiness(table *route.Table, s *route.Service) (bool, string) {
 func (s scope) unready() error {
 	var words []string
 	n := 0
+	if s.table.Partial && s.service == nil {
+		return errNoRoutes
+	}
 	for _, service := range s.services() {
 		ready, reason := readiness(s.table, service)
 		if ready {

@@ -141,7 +141,7 @@ func (x *exchange) identify() {
 func (x *exchange) fail(err error) {
 	// A client that ended its body early may still wait for the answer, though net/http takes
 	// it for gone.
-	var cut *brokenBody
+	var cut *brokenBodyError
 	broken := errors.As(err, &cut)
 	if !broken && (errors.Is(err, context.Canceled) || (x.r.Context().Err() != nil && !errors.Is(err, errdef.ErrTimeout))) {
 		x.status = statusClientGone
@@ -172,20 +172,20 @@ func bodyError(err error) error {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return &slowClientError{err}
 	}
-	return &brokenBody{err}
+	return &brokenBodyError{err}
 }
 
-// brokenBody is a body that ended early or whose framing is wrong.
-type brokenBody struct{ err error }
+// brokenBodyError is a body that ended early or whose framing is wrong.
+type brokenBodyError struct{ err error }
 
-func (e *brokenBody) Error() string {
+func (e *brokenBodyError) Error() string {
 	if errors.Is(e.err, io.ErrUnexpectedEOF) || errors.Is(e.err, io.EOF) {
 		return "the request body ended before its announced length: send all of it"
 	}
 	return "the request body can't be read: " + e.err.Error()
 }
 
-func (e *brokenBody) Unwrap() []error { return []error{errdef.ErrInvalid, e.err} }
+func (e *brokenBodyError) Unwrap() []error { return []error{errdef.ErrInvalid, e.err} }
 
 // slowClientError is a body that stopped coming.
 type slowClientError struct{ err error }

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -74,6 +75,11 @@ func (h *hold) pick(ctx context.Context, find finder) (*route.Target, *route.End
 		switch {
 		case v.table == nil:
 			if !h.wait(ctx, nil, 0) {
+				return nil, nil, errNoRoutes
+			}
+			continue
+		case err != nil && v.table.Partial && errors.Is(err, errdef.ErrNotFound):
+			if !h.wait(ctx, v.table, 0) {
 				return nil, nil, errNoRoutes
 			}
 			continue

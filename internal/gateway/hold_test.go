@@ -37,6 +37,7 @@ func deadAddr(t *testing.T) string {
 func TestRequestsWaitForAReplicaThatReturns(t *testing.T) {
 	tests := map[string]func(t *testing.T) *route.Table{
 		"no table yet":                 func(*testing.T) *route.Table { return nil },
+		"the table lacks services yet": func(*testing.T) *route.Table { return &route.Table{Partial: true} },
 		"the replica is being started": func(*testing.T) *route.Table { return route.Compile([]route.Service{returning("iris")}) },
 		"the replica is gone before the table says so": func(t *testing.T) *route.Table {
 			dead := deadAddr(t)

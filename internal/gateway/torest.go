@@ -62,7 +62,7 @@ func (c *call) askREST(ctx context.Context, e *route.Endpoint, model string) (pr
 		}
 		reply, err := c.fetch(ctx, e, http.MethodGet, modelPath(model, in.GetVersion())+"/ready", nil, 0)
 		switch {
-		case err != nil && errdef.KindOf(err) == errdef.ErrUnavailable: //nolint:errorlint // kinds are compared by identity
+		case err != nil && errdef.KindOf(err) == errdef.ErrUnavailable:
 			return &pb.ModelReadyResponse{}, nil
 		case err != nil:
 			return nil, err

@@ -46,7 +46,7 @@ func (s *Server) asStatus(ctx context.Context, req any, info *grpc.UnaryServerIn
 	if err == nil {
 		return res, nil
 	}
-	if _, ok := status.FromError(err); ok && errdef.KindOf(err) == errdef.ErrInternal { //nolint:errorlint // KindOf returns the kinds themselves
+	if _, ok := status.FromError(err); ok && errdef.KindOf(err) == errdef.ErrInternal {
 		return nil, err
 	}
 	_, code := oip.Status(err)

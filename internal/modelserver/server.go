@@ -138,7 +138,7 @@ func (s *Server) infer(ctx context.Context, protocol string, req *oip.InferReque
 	start := time.Now()
 	res, err := s.model.infer(ctx, req)
 	s.metrics.observe(protocol, req, err, time.Since(start))
-	if err != nil && errdef.KindOf(err) == errdef.ErrInternal { //nolint:errorlint // KindOf returns the kinds themselves
+	if err != nil && errdef.KindOf(err) == errdef.ErrInternal {
 		s.log.LogAttrs(ctx, slog.LevelError, "inference failed", slog.Any("err", err))
 	}
 	return res, err

@@ -13,6 +13,9 @@ import (
 // Table is what the gateway routes by. It is immutable and safe for concurrent use; the
 // zero Table and a nil one route nothing.
 type Table struct {
+	// Partial says that more services exist than the table has yet, so that a name it doesn't
+	// know may be one's. It is set before the table is shared.
+	Partial  bool
 	services []*Service
 	byKey    map[spec.ServiceKey]*entry
 	hosts    map[string]hostEntry

@@ -349,7 +349,7 @@ func checkRefused(t *testing.T, err error, wantParts []string) {
 	if err == nil {
 		t.Fatal("was taken")
 	}
-	if kind := errdef.KindOf(err); kind != errdef.ErrInvalid { //nolint:errorlint // KindOf returns the kinds themselves
+	if kind := errdef.KindOf(err); kind != errdef.ErrInvalid {
 		t.Errorf("%v is of kind %v", err, kind)
 	}
 	for _, part := range wantParts {
@@ -645,7 +645,7 @@ func FuzzDecodeRequest(f *testing.F) {
 		before := bytes.Clone(body)
 		r, err := oip.DecodeRequest(body, n)
 		if err != nil {
-			if errdef.KindOf(err) != errdef.ErrInvalid { //nolint:errorlint // KindOf returns the kinds themselves
+			if errdef.KindOf(err) != errdef.ErrInvalid {
 				t.Fatalf("%v isn't invalid", err)
 			}
 			return

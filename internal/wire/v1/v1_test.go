@@ -95,7 +95,7 @@ func TestBadRequestsSayWhatToDo(t *testing.T) {
 			if err == nil {
 				t.Fatal("was taken")
 			}
-			if errdef.KindOf(err) != errdef.ErrInvalid { //nolint:errorlint // KindOf returns the kinds themselves
+			if errdef.KindOf(err) != errdef.ErrInvalid {
 				t.Errorf("%v isn't invalid", err)
 			}
 			for _, part := range tc.wantErr {
