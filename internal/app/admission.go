@@ -5,17 +5,15 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
-	"stationmaster.dev/stationmaster/internal/control"
 	"stationmaster.dev/stationmaster/internal/kubeapi"
 	"stationmaster.dev/stationmaster/internal/manifest"
 )
 
 // admission asks the manifest room about each custom object that the embedded API is to store.
-type admission struct{ config func() *rest.Config }
+type admission struct{ api *lazyClient }
 
 // Admit prunes in the mutating phase what the client let pass, and refuses in the validating
 // one what must not be stored.
@@ -50,17 +48,12 @@ func (a admission) Admit(ctx context.Context, req kubeapi.AdmissionRequest) (*un
 
 // runtimes lists the runtimes of a scope: a namespace's, or the cluster's for none.
 func (a admission) runtimes(ctx context.Context, namespace string) ([]manifest.NamedRuntime, error) {
-	config := a.config()
-	if config == nil {
-		return nil, nil // the API is still starting, and nothing but its own CRDs is written yet
-	}
-	sch, err := control.Scheme()
+	c, err := a.api.get()
 	if err != nil {
 		return nil, err
 	}
-	c, err := client.New(config, client.Options{Scheme: sch})
-	if err != nil {
-		return nil, fmt.Errorf("make API client: %w", err)
+	if c == nil {
+		return nil, nil // the API is still starting, and nothing but its own CRDs is written yet
 	}
 	var out []manifest.NamedRuntime
 	if namespace == "" {

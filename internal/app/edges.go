@@ -58,27 +58,46 @@ func (m models) Fetch(ctx context.Context, namespace, uri, digest string) (path,
 	return m.store.Fetch(ctx, namespace, uri, digest)
 }
 
-// objects lets the platform look up what environment and volumes refer to.
-type objects struct {
+// lazyClient is a client of the embedded API for parts that are made before the API answers.
+// It is safe for concurrent use.
+type lazyClient struct {
 	config func() *rest.Config
 	once   sync.Once
 	client client.Client
 	err    error
 }
 
-func (o *objects) get(ctx context.Context, namespace, name string, into client.Object) error {
-	o.once.Do(func() {
+// get returns the client, nil while the API is starting.
+func (l *lazyClient) get() (client.Client, error) {
+	config := l.config()
+	if config == nil {
+		return nil, nil //nolint:nilnil // "not yet" is no error and has no client
+	}
+	l.once.Do(func() {
 		sch, err := control.Scheme()
 		if err != nil {
-			o.err = err
+			l.err = err
 			return
 		}
-		o.client, o.err = client.New(o.config(), client.Options{Scheme: sch})
+		if l.client, l.err = client.New(config, client.Options{Scheme: sch}); l.err != nil {
+			l.err = fmt.Errorf("make API client: %w", l.err)
+		}
 	})
-	if o.err != nil {
-		return o.err
+	return l.client, l.err
+}
+
+// objects lets the platform look up what environment and volumes refer to.
+type objects struct{ api *lazyClient }
+
+func (o *objects) get(ctx context.Context, namespace, name string, into client.Object) error {
+	c, err := o.api.get()
+	if err != nil {
+		return err
 	}
-	err := o.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, into)
+	if c == nil {
+		return errdef.New(errdef.ErrUnavailable, "the API is still starting")
+	}
+	err = c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, into)
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("%w: %w", errdef.ErrNotFound, err)
 	}

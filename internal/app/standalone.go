@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -47,6 +48,7 @@ type standalone struct {
 	platform *local.Platform
 	control  *control.Controller
 	token    string
+	lazy     *lazyClient
 	ready    atomic.Bool
 }
 
@@ -119,9 +121,11 @@ func (s *standalone) build() error {
 	if err != nil {
 		return err
 	}
+	// The admission is asked only once the API answers, when s.api is set.
+	s.lazy = &lazyClient{config: func() *rest.Config { return s.api.RESTConfig() }}
 	s.api, err = kubeapi.New(kubeapi.Config{
 		DataDir: s.cfg.DataDir, Listen: s.cfg.API, Logger: s.cfg.Logger, CRDs: crds,
-		Admission: admission{config: func() *rest.Config { return s.api.RESTConfig() }},
+		Admission: admission{api: s.lazy},
 	})
 	if err != nil {
 		return err
@@ -146,7 +150,7 @@ func (s *standalone) buildPlatform() error {
 	}
 	s.platform, err = local.New(local.Config{
 		Dir: s.cfg.DataDir, Self: self, Path: s.cfg.Path, Models: models{s.store},
-		Objects: &objects{config: s.api.RESTConfig}, Logger: s.cfg.Logger,
+		Objects: &objects{api: s.lazy}, Logger: s.cfg.Logger,
 	})
 	if err != nil {
 		return fmt.Errorf("open local platform: %w", err)
@@ -337,10 +341,16 @@ func applyCatalogue(ctx context.Context, c client.Client) error {
 	if err != nil {
 		return err
 	}
+	// The store syncs each write to disk; together they share the syncs.
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(8)
 	for _, r := range runtimes {
-		if err := ensureRuntime(ctx, c, r); err != nil {
-			return fmt.Errorf("apply shipped runtime %s: %w", r.Name, err)
-		}
+		group.Go(func() error {
+			if err := ensureRuntime(ctx, c, r); err != nil {
+				return fmt.Errorf("apply shipped runtime %s: %w", r.Name, err)
+			}
+			return nil
+		})
 	}
-	return nil
+	return group.Wait()
 }
