@@ -525,7 +525,7 @@ func TestServerRefusesWhatItCannotServe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Run(t.Context()); !errors.Is(err, errdef.ErrUnavailable) {
+	if err := s.Run(t.Context()); !errors.Is(err, errdef.ErrConflict) {
 		t.Errorf("a port that is taken: %v", err)
 	}
 	dir := t.TempDir()
