@@ -644,14 +644,21 @@ func TestContainersShareAVolumeAndHooksRunAroundThem(t *testing.T) {
 			if got := b.get(r, "/"); got != "made\n" {
 				t.Errorf("the server reads %q, want what init made", got)
 			}
-			log, err := b.Logs(t.Context(), iris, local.LogOptions{Container: "side"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer log.Close()
 			_, port, _ := strings.Cut(r.HTTP, ":")
-			if raw, _ := io.ReadAll(log); !strings.Contains(string(raw), ":"+port) {
-				t.Errorf("the sidecar was told %q, want the server's port of %s", raw, r.HTTP)
+			// The sidecar has no readiness probe: it may still be on its way to its first line.
+			var said []byte
+			for end := time.Now().Add(10 * time.Second); len(said) == 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+				log, err := b.Logs(t.Context(), iris, local.LogOptions{Container: "side"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if said, err = io.ReadAll(log); err != nil {
+					t.Fatal(err)
+				}
+				log.Close()
+			}
+			if !strings.Contains(string(said), ":"+port) {
+				t.Errorf("the sidecar was told %q, want the server's port of %s", said, r.HTTP)
 			}
 			if err := b.stop(); err != nil {
 				t.Fatal(err)
