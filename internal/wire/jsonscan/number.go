@@ -1,6 +1,7 @@
 package jsonscan
 
 import (
+	"bytes"
 	"math"
 	"strconv"
 )
@@ -17,11 +18,14 @@ func (s *Scanner) Number() (text []byte, integer bool, err error) {
 type decimal struct {
 	text     []byte
 	mantissa uint64
-	exp      int
+	exp      int64
 	negative bool
 	integer  bool
 	exact    bool
 }
+
+// maxExponent is beyond what the digits of any text can make up for.
+const maxExponent = 1 << 50
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
@@ -69,11 +73,9 @@ func (s *Scanner) number() (decimal, error) {
 			i++
 		}
 		from = i
-		e := 0
+		var e int64
 		for ; i < len(buf) && isDigit(buf[i]); i++ {
-			if e < 1e6 {
-				e = e*10 + int(buf[i]-'0')
-			}
+			e = min(e*10+int64(buf[i]-'0'), maxExponent)
 		}
 		if i == from {
 			s.pos = i
@@ -179,11 +181,15 @@ func (s *Scanner) special(c byte) (float64, bool) {
 	return 0, false
 }
 
-// maxIntegral is the largest integer that a double holds beside all smaller ones.
-const maxIntegral = 1 << 53
+// maxIntegral is the largest integer that a double holds beside all smaller ones, and maxDigits
+// how many digits it has.
+const (
+	maxIntegral = 1 << 53
+	maxDigits   = 16
+)
 
-// Int reads a whole number between lo and hi, exactly. It may be written with a fraction of
-// zero or an exponent up to 2^53.
+// Int reads a whole number between lo and hi, exactly. Up to 2^53, which any client's doubles
+// hold, it may be written with a fraction of zero or an exponent.
 func (s *Scanner) Int(lo, hi int64) (int64, error) {
 	s.Peek()
 	n, err := s.number()
@@ -201,11 +207,13 @@ func (s *Scanner) Int(lo, hi int64) (int64, error) {
 			return 0, s.Errorf("%s is out of the range %d to %d", n.text, lo, hi)
 		}
 	default:
-		f, err := s.whole(&n)
-		if err != nil {
-			return 0, err
+		u, ok := n.whole()
+		if !ok {
+			return 0, s.notWhole(&n)
 		}
-		v = int64(f)
+		if v = int64(u); n.negative {
+			v = -v
+		}
 	}
 	if v < lo || v > hi {
 		return 0, s.Errorf("%s is out of the range %d to %d", n.text, lo, hi)
@@ -222,8 +230,6 @@ func (s *Scanner) Uint(hi uint64) (uint64, error) {
 	}
 	var v uint64
 	switch {
-	case n.negative && !(n.exact && n.mantissa == 0):
-		return 0, s.Errorf("%s is out of the range 0 to %d", n.text, hi)
 	case n.integer && n.exact:
 		v = n.mantissa
 	case n.integer:
@@ -231,24 +237,46 @@ func (s *Scanner) Uint(hi uint64) (uint64, error) {
 			return 0, s.Errorf("%s is out of the range 0 to %d", n.text, hi)
 		}
 	default:
-		f, err := s.whole(&n)
-		if err != nil {
-			return 0, err
+		var ok bool
+		if v, ok = n.whole(); !ok {
+			return 0, s.notWhole(&n)
 		}
-		v = uint64(f)
 	}
-	if v > hi {
+	if v > hi || n.negative && v > 0 {
 		return 0, s.Errorf("%s is out of the range 0 to %d", n.text, hi)
 	}
 	return v, nil
 }
 
-func (s *Scanner) whole(n *decimal) (float64, error) {
-	f, err := strconv.ParseFloat(string(n.text), 64)
-	if err != nil || f != math.Trunc(f) || math.Abs(f) > maxIntegral {
-		return 0, s.Errorf("%s isn't a whole number up to 2^53", n.text)
+// whole is the number without its sign when that is a whole number up to 2^53. It works on the
+// digits, as rounding would make whole numbers of others.
+func (n *decimal) whole() (uint64, bool) {
+	digits := n.text
+	if i := bytes.IndexAny(digits, "eE"); i >= 0 {
+		digits = digits[:i]
 	}
-	return f, nil
+	digits = bytes.TrimLeft(digits, "-0.")
+	kept := bytes.TrimRight(digits, "0.")
+	exp := n.exp + int64(bytes.Count(digits[len(kept):], []byte("0")))
+	kept = bytes.ReplaceAll(kept, []byte("."), nil)
+	if len(kept) == 0 {
+		return 0, true
+	}
+	if exp < 0 || int64(len(kept))+exp > maxDigits {
+		return 0, false
+	}
+	var v uint64
+	for _, c := range kept {
+		v = v*10 + uint64(c-'0')
+	}
+	for range exp {
+		v *= 10
+	}
+	return v, v <= maxIntegral
+}
+
+func (s *Scanner) notWhole(n *decimal) error {
+	return s.Errorf("%s isn't a whole number up to 2^53", n.text)
 }
 
 // Bool reads true or false, or 1 or 0.

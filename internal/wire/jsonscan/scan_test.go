@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/big"
 	"strconv"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -33,6 +34,70 @@ func TestFloatsAreTheNearestOnes(t *testing.T) {
 		}
 		if got, err := jsonscan.New([]byte(text)).Float32(); err != nil || got != float32(want32) {
 			rt.Fatalf("%s: got %v, %v, want %v", text, got, err, float32(want32))
+		}
+	})
+}
+
+func TestWholeNumbersAreExactHoweverTheyAreWritten(t *testing.T) {
+	tests := map[string]struct {
+		text string
+		want int64
+		ok   bool
+	}{
+		"2^53 as a fraction":                  {"9007199254740992.0", 1 << 53, true},
+		"one more as a fraction":              {"9007199254740993.0", 0, false},
+		"one more with an exponent":           {"9007199254740993e0", 0, false},
+		"one more as an integer":              {"9007199254740993", 1<<53 + 1, true},
+		"less than one more, not whole":       {"9007199254740992.5", 0, false},
+		"next to one":                         {"1.000000000000000000000001", 0, false},
+		"one with many zeros":                 {"1.000000000000000000000000", 1, true},
+		"nought with a sign":                  {"-0.0", 0, true},
+		"a negative with an exponent":         {"-1.5e1", -15, true},
+		"zeros that the exponent takes away":  {"12000e-3", 12, true},
+		"a fraction that it makes whole":      {"0.0012e4", 12, true},
+		"an exponent beyond all counting":     {"1e99999999999999999999", 0, false},
+		"a negative one beyond all counting":  {"10e-99999999999999999999", 0, false},
+		"nought with any exponent":            {"0e99999999999999999999", 0, true},
+		"the largest of 64 bits as a float":   {"9223372036854775807.0", 0, false},
+		"the largest of 64 bits as it is":     {"9223372036854775807", math.MaxInt64, true},
+		"the smallest of 64 bits as it is":    {"-9223372036854775808", math.MinInt64, true},
+		"one beyond the smallest of 64 bits":  {"-9223372036854775809", 0, false},
+		"the smallest of 53 bits as a float":  {"-9007199254740992.0", -(1 << 53), true},
+		"one beyond the smallest of 53, same": {"-9007199254740993.0", 0, false},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := jsonscan.New([]byte(tc.text)).Int(math.MinInt64, math.MaxInt64)
+			if got != tc.want || (err == nil) != tc.ok {
+				t.Errorf("%s became %d, %v", tc.text, got, err)
+			}
+			if tc.want < 0 {
+				tc.ok = false
+			}
+			u, err := jsonscan.New([]byte(tc.text)).Uint(math.MaxUint64)
+			if (err == nil) != tc.ok || tc.ok && u != uint64(tc.want) {
+				t.Errorf("%s became unsigned %d, %v", tc.text, u, err)
+			}
+		})
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		text := rapid.StringMatching(`-?(0|[1-9][0-9]{0,18})(\.[0-9]{0,3}0{1,20})?([eE][+-]?[0-9]{1,2})?`).Draw(rt, "number")
+		exact, ok := new(big.Rat).SetString(text)
+		if !ok {
+			rt.Skip()
+		}
+		limit := big.NewInt(1 << 53)
+		if !strings.ContainsAny(text, ".eE") {
+			limit = new(big.Int).SetUint64(math.MaxUint64)
+		}
+		want := exact.IsInt() && exact.Num().CmpAbs(limit) <= 0
+		got, err := jsonscan.New([]byte(text)).Int(math.MinInt64, math.MaxInt64)
+		if wantInt := want && exact.Num().IsInt64(); (err == nil) != wantInt || wantInt && got != exact.Num().Int64() {
+			rt.Fatalf("%s became %d, %v", text, got, err)
+		}
+		u, err := jsonscan.New([]byte(text)).Uint(math.MaxUint64)
+		if wantUint := want && exact.Sign() >= 0; (err == nil) != wantUint || wantUint && u != exact.Num().Uint64() {
+			rt.Fatalf("%s became unsigned %d, %v", text, u, err)
 		}
 	})
 }

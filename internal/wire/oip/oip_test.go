@@ -317,6 +317,8 @@ func TestDecodeRequestRefuses(t *testing.T) {
 		"a number too large for its type":   {tensor(`"shape":[2],"datatype":"INT8","data":[1,128]`), []string{"data[1]", "128 is out of the range -128 to 127"}},
 		"a negative unsigned number":        {tensor(`"shape":[1],"datatype":"UINT64","data":[-1]`), []string{"data[0]", "-1 is out of the range"}},
 		"a fraction for a whole number":     {tensor(`"shape":[1],"datatype":"INT64","data":[1.5]`), []string{"1.5 isn't a whole number"}},
+		"a float that would be rounded":     {tensor(`"shape":[1],"datatype":"INT64","data":[9007199254740993.0]`), []string{"data[0]", "9007199254740993.0 isn't a whole number up to 2^53"}},
+		"a float too large for its type":    {tensor(`"shape":[1],"datatype":"UINT8","data":[2.56e2]`), []string{"data[0]", "2.56e2 is out of the range 0 to 255"}},
 		"a double for a single":             {tensor(`"shape":[1],"datatype":"FP32","data":[1e300]`), []string{"out of range for FP32"}},
 		"a number that starts with nought":  {tensor(`"shape":[1],"datatype":"INT64","data":[01]`), []string{"starts with 0"}},
 		"half floats in JSON":               {tensor(`"shape":[1],"datatype":"FP16","data":[1]`), []string{"FP16 has no JSON form", "gRPC"}},
