@@ -91,7 +91,7 @@ func (s scope) unready() error {
 			continue
 		}
 		if n++; n <= 5 {
-			words = append(words, service.Key.String()+": "+reason)
+			words = append(words, of(service.Key.String(), service.Key, reason))
 		}
 	}
 	if n == 0 {
@@ -206,11 +206,7 @@ func (x *exchange) repositoryIndex(s scope) {
 
 // answer sends a value of the gateway's own as JSON.
 func (x *exchange) answer(v any) {
-	body, err := json.Marshal(v)
-	if err != nil {
-		panic("BUG: an answer can't be encoded: " + err.Error())
-	}
-	x.answerBytes(http.StatusOK, "application/json", append(body, '\n'))
+	x.answerBytes(http.StatusOK, "application/json", encode(v))
 }
 
 func (x *exchange) answerBytes(status int, contentType string, body []byte) {

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -114,11 +115,19 @@ func errorBody(path string, e edge, message string) []byte {
 			Error inner `json:"error"`
 		}{inner{Message: message, Type: e.openAI}}
 	}
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic("BUG: an error message can't be encoded: " + err.Error())
+	return encode(v)
+}
+
+// encode gives a value of the gateway's own as a line of JSON. Characters that matter in HTML
+// only stay as they are: these answers are read by people and programs, not by browsers.
+func encode(v any) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		panic("BUG: an answer can't be encoded: " + err.Error())
 	}
-	return append(b, '\n')
+	return b.Bytes()
 }
 
 // openAIPath reports paths of the OpenAI API, whose clients expect an error object.

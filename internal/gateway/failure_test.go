@@ -173,7 +173,9 @@ func TestServicesThatCannotAnswerSayWhy(t *testing.T) {
 		<-r.Context().Done()
 	})})
 	slow.Timeout = 50 * time.Millisecond
-	g := start(t, nil, cold, v1, slow)
+	told := service("told")
+	told.Components[spec.Predictor] = route.Backend{NotReady: "the predictor of service default/told isn't ready: its model is <damaged>"}
+	g := start(t, nil, cold, v1, slow, told)
 	c := client(t)
 	tests := map[string]struct {
 		path   string
@@ -204,6 +206,13 @@ func TestServicesThatCannotAnswerSayWhy(t *testing.T) {
 				t.Errorf("Retry-After is %q", a.Header.Get("Retry-After"))
 			}
 		})
+	}
+	toldAnswer := do(t, c, request(t, http.MethodPost, g.url("/v2/models/told/infer"), "{}"))
+	if text := errorText(t, toldAnswer); text != "the predictor of service default/told isn't ready: its model is <damaged>" || !strings.Contains(toldAnswer.body, "<damaged>") {
+		t.Errorf("a reason that stands by itself became %s", toldAnswer.body)
+	}
+	if whole := do(t, c, request(t, http.MethodGet, g.url("/v2/health/ready"), "")); strings.Count(whole.body, "default/told") != 1 {
+		t.Errorf("the service is named more than once: %s", whole.body)
 	}
 	a := do(t, c, request(t, http.MethodPost, g.url("/serving/default/cold/v1/chat/completions"), "{}"))
 	var v struct {
@@ -576,5 +585,30 @@ func TestNothingIsReadBehindAMalformedBody(t *testing.T) {
 		if rest, err := io.ReadAll(in); len(rest) > 0 {
 			t.Errorf("%s: behind it came %q (%v)", name, rest, err)
 		}
+	}
+}
+
+// Whoever took the other of two lengths would see another request.
+func TestTwoLengthsOfTheJSONPartAreRefused(t *testing.T) {
+	asked := false
+	rest := service("rest", route.Endpoint{HTTP: engine(t, func(http.ResponseWriter, *http.Request) { asked = true })})
+	over := service("grpc", route.Endpoint{GRPC: grpcEngine(t, &oipEngine{})})
+	g := start(t, nil, rest, over)
+	const body = `{"inputs":[{"name":"x","datatype":"INT64","shape":[1],"data":[1]}]}`
+	for _, model := range []string{"rest", "grpc"} {
+		r := request(t, http.MethodPost, g.url("/v2/models/"+model+"/infer"), body)
+		r.Header["Inference-Header-Content-Length"] = []string{fmt.Sprint(len(body)), "3"}
+		a := do(t, client(t), r)
+		if text := errorText(t, a); a.StatusCode != 400 || !strings.Contains(text, "Inference-Header-Content-Length") {
+			t.Errorf("%s: %d %q", model, a.StatusCode, text)
+		}
+		r = request(t, http.MethodPost, g.url("/v2/models/"+model+"/infer"), body)
+		r.Header["Inference-Header-Content-Length"] = []string{fmt.Sprint(len(body)), fmt.Sprint(len(body))}
+		if a := do(t, client(t), r); a.StatusCode != 200 {
+			t.Errorf("%s, the same length twice: %d %s", model, a.StatusCode, a.body)
+		}
+	}
+	if !asked {
+		t.Error("no request reached the engine")
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
+	"stationmaster.dev/stationmaster/internal/wire/oip"
 )
 
 // ServiceHeader names a service ("namespace/name") where neither host nor path can: an HTTP
@@ -245,6 +246,12 @@ func (x *exchange) forward(e *route.Endpoint) {
 	call := x.match.Call
 	t := x.target
 	v2 := call.Protocol == spec.V2 && call.Op != route.Other
+	if v2 {
+		if err := oneHeaderLength(x.r.Header); err != nil {
+			x.fail(err)
+			return
+		}
+	}
 	switch {
 	case v2 && len(t.Protocols) > 0 && !t.speaks(spec.V2):
 		switch {
@@ -266,6 +273,19 @@ func (x *exchange) forward(e *route.Endpoint) {
 	default:
 		x.passHTTP(e)
 	}
+}
+
+// oneHeaderLength refuses a head with several lengths of the JSON part: where the gateway and
+// an engine took different ones, they would see different requests.
+func oneHeaderLength(h http.Header) error {
+	lengths := h[oip.HeaderLength]
+	for i := 1; i < len(lengths); i++ {
+		if lengths[i] != lengths[0] {
+			return errdef.New(errdef.ErrInvalid, fmt.Sprintf("the head has two fields %s, %.20q and %.20q: send one, with the length of the JSON part",
+				oip.HeaderLength, lengths[0], lengths[i]))
+		}
+	}
+	return nil
 }
 
 func (t *target) speaks(p spec.Protocol) bool {
@@ -333,7 +353,16 @@ func notReady(m route.Match) error {
 	if why == "" {
 		why = "no replica is ready"
 	}
-	return errdef.New(errdef.ErrUnavailable, fmt.Sprintf("the %s of %s can't answer now: %s", m.Component, m.Service.Key, why))
+	return errdef.New(errdef.ErrUnavailable, of(fmt.Sprintf("the %s of %s can't answer now", m.Component, m.Service.Key), m.Service.Key, why))
+}
+
+// of says what a reason is about, unless the reason does: one that names its service stands
+// by itself.
+func of(subject string, key spec.ServiceKey, reason string) string {
+	if strings.Contains(reason, key.String()) {
+		return reason
+	}
+	return subject + ": " + reason
 }
 
 // limitedBody cuts a body of unknown length at the gateway's limit, and bounds each wait for

@@ -124,6 +124,9 @@ func (c *call) inferOverREST(ctx context.Context, e *route.Endpoint, model strin
 	if err != nil {
 		return nil, err
 	}
+	if err := oneHeaderLength(reply.header); err != nil {
+		return nil, brokenAnswer(err)
+	}
 	jsonLen = oip.WholeBody
 	if v := reply.header.Get(oip.HeaderLength); v != "" {
 		if jsonLen, err = oip.ParseHeaderLength(v); err != nil {
