@@ -242,7 +242,7 @@ func (h *rest) decode2(w http.ResponseWriter, r *http.Request, name, version str
 	if err := h.model.checkReady(name, version); err != nil {
 		return nil, err
 	}
-	jsonLen, err := oip.ParseHeaderLength(r.Header.Get(oip.HeaderLength))
+	jsonLen, err := oip.ParseHeaderLength(r.Header.Values(oip.HeaderLength)...)
 	if err != nil {
 		return nil, err
 	}

@@ -16,8 +16,18 @@ const HeaderLength = "Inference-Header-Content-Length"
 // WholeBody as a JSON length says that the body is JSON to its end.
 const WholeBody = -1
 
-// ParseHeaderLength reads the value of the header HeaderLength; empty means WholeBody.
-func ParseHeaderLength(value string) (int, error) {
+// ParseHeaderLength reads the values of the header HeaderLength; none, or an empty one, means
+// WholeBody. Values that differ are refused, as two readers could follow different ones.
+func ParseHeaderLength(values ...string) (int, error) {
+	if len(values) == 0 {
+		return WholeBody, nil
+	}
+	value := values[0]
+	for _, v := range values {
+		if v != value {
+			return 0, invalid("%s comes twice, as %q and as %q", HeaderLength, value, v)
+		}
+	}
 	if value == "" {
 		return WholeBody, nil
 	}

@@ -1,6 +1,7 @@
 package oip
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 
@@ -67,12 +68,15 @@ type ErrorBody struct {
 
 // Encode makes the JSON of one of this file's types, or of a list of them. It panics on what
 // JSON can't hold, which they never do.
+// It leaves < > & as they are: what it makes is no part of a page.
 func Encode(v any) []byte {
-	out, err := json.Marshal(v)
-	if err != nil {
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
 		panic("BUG: " + err.Error())
 	}
-	return out
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
 }
 
 // Decode reads the JSON of one of this file's types into v. Unknown fields are passed over.
