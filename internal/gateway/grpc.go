@@ -21,6 +21,7 @@ import (
 	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"stationmaster.dev/stationmaster/api/oip"
 	"stationmaster.dev/stationmaster/internal/errdef"
@@ -223,7 +224,7 @@ func (c *call) readFirst() (err error) {
 	}
 	c.first = new(frame)
 	if err := c.stream.RecvMsg(c.first); err != nil {
-		return err
+		return c.requestError(err)
 	}
 	for _, num := range numbers {
 		if c.model, err = c.first.field(num); err != nil {
@@ -232,6 +233,23 @@ func (c *call) readFirst() (err error) {
 		if c.model != "" {
 			break
 		}
+	}
+	return nil
+}
+
+// requestError says what is wrong with a request that can't be received. A message that breaks
+// off or can't be decompressed was answered by grpc itself already, as an internal error.
+func (c *call) requestError(err error) error {
+	if errors.Is(err, io.EOF) {
+		return errdef.New(errdef.ErrInvalid, "the call of "+c.method+" came without its request")
+	}
+	return err
+}
+
+// decode reads a request of the inference protocol.
+func (c *call) decode(message []byte, into proto.Message) error {
+	if err := proto.Unmarshal(message, into); err != nil {
+		return errdef.New(errdef.ErrInvalid, fmt.Sprintf("the request of %s isn't one: %v", c.method, err))
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -522,5 +523,57 @@ func TestGRPCIsConvertedForRESTEngines(t *testing.T) {
 	}
 	if _, err := c.ModelInfer(ctx, inferRequest("old")); status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "speaks v1 only") {
 		t.Error(err)
+	}
+}
+
+// rawMessage is a gRPC message given as bytes, so that it can be no protobuf message at all.
+type rawMessage []byte
+
+type rawMessages struct{}
+
+func (rawMessages) Name() string                    { return "proto" }
+func (rawMessages) Marshal(v any) ([]byte, error)   { return v.(rawMessage), nil }
+func (rawMessages) Unmarshal(b []byte, v any) error { *v.(*rawMessage) = b; return nil }
+
+func TestMalformedMessagesAreTheClientsFault(t *testing.T) {
+	rest := service("rest", route.Endpoint{HTTP: engine(t, echoREST)})
+	g := start(t, nil, rest, service("grpc", route.Endpoint{GRPC: grpcEngine(t, &oipEngine{})}))
+	conn := connect(t, g.GRPC)
+	whole, err := proto.Marshal(inferRequest("rest"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := []byte("\x0a\x04rest")
+	tests := map[string]struct {
+		method  string
+		message []byte
+	}{
+		"cut within a tensor":           {"ModelInfer", whole[:len(whole)-3]},
+		"cut within the name":           {"ModelInfer", whole[:4]},
+		"no protobuf":                   {"ModelInfer", []byte("{\"inputs\":[]}")},
+		"readiness, cut":                {"ModelReady", append(named[:6:6], 0x12, 9)},
+		"metadata, cut":                 {"ModelMetadata", append(named[:6:6], 0x12, 9)},
+		"load, cut":                     {"RepositoryModelLoad", append([]byte("\x12\x04rest"), 0x0a, 9)},
+		"unload, cut":                   {"RepositoryModelUnload", append([]byte("\x12\x04rest"), 0x0a, 9)},
+		"server readiness, no protobuf": {"ServerReady", []byte{0xff}},
+		"index, no protobuf":            {"RepositoryIndex", []byte{0xff}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var out rawMessage
+			err := conn.Invoke(t.Context(), "/inference.GRPCInferenceService/"+tc.method, rawMessage(tc.message), &out, grpc.ForceCodec(rawMessages{}))
+			if status.Code(err) != codes.InvalidArgument {
+				t.Errorf("got %v, want InvalidArgument", err)
+			}
+		})
+	}
+	r := request(t, http.MethodPost, g.url("/inference.GRPCInferenceService/ModelInfer"), "")
+	r.Header = http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}}
+	a := do(t, h2cClient(t), r)
+	if got := a.Header.Get("Grpc-Status") + a.Trailer.Get("Grpc-Status"); got != fmt.Sprint(int(codes.InvalidArgument)) {
+		t.Errorf("no message: grpc-status %q", got)
+	}
+	if _, err := oip.NewGRPCInferenceServiceClient(conn).ModelInfer(t.Context(), inferRequest("rest")); err != nil {
+		t.Errorf("a good call afterwards: %v", err)
 	}
 }

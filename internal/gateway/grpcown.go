@@ -41,7 +41,13 @@ func (c *call) serveWhole() error {
 	default:
 		panic("BUG: no answer for " + c.method)
 	}
-	if err := c.stream.RecvMsg(ask); err != nil {
+	var f frame
+	if err := c.stream.RecvMsg(&f); err != nil {
+		return c.requestError(err)
+	}
+	message := f.data.Materialize()
+	f.data.Free()
+	if err := c.decode(message, ask); err != nil {
 		return err
 	}
 	if r, ok := ask.(*oip.RepositoryIndexRequest); ok {

@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"stationmaster.dev/stationmaster/api/oip"
@@ -35,43 +37,71 @@ func deadAddr(t *testing.T) string {
 }
 
 func TestRequestsWaitForAReplicaThatReturns(t *testing.T) {
+	// Engines that speak REST, gRPC or both: the gateway converts where it must.
+	models := []string{"both", "rest", "grpc"}
 	tests := map[string]func(t *testing.T) *route.Table{
 		"no table yet":                 func(*testing.T) *route.Table { return nil },
 		"the table lacks services yet": func(*testing.T) *route.Table { return &route.Table{Partial: true} },
-		"the replica is being started": func(*testing.T) *route.Table { return route.Compile([]route.Service{returning("iris")}) },
+		"the replica is being started": func(*testing.T) *route.Table {
+			var s []route.Service
+			for _, m := range models {
+				s = append(s, returning(m))
+			}
+			return route.Compile(s)
+		},
 		"the replica is gone before the table says so": func(t *testing.T) *route.Table {
 			dead := deadAddr(t)
-			return route.Compile([]route.Service{service("iris", route.Endpoint{HTTP: dead, GRPC: dead})})
+			return route.Compile([]route.Service{
+				service("both", route.Endpoint{HTTP: dead, GRPC: dead}),
+				service("rest", route.Endpoint{HTTP: dead}),
+				service("grpc", route.Endpoint{GRPC: dead}),
+			})
 		},
 	}
 	for name, before := range tests {
 		t.Run(name, func(t *testing.T) {
 			g := start(t, nil)
 			g.table.Publish(before(t))
-			httpAddr, grpcAddr := engine(t, named("back")), grpcEngine(t, &oipEngine{})
+			httpAddr, grpcAddr := engine(t, echoREST), grpcEngine(t, &oipEngine{})
 			c, stub := client(t), oip.NewGRPCInferenceServiceClient(connect(t, g.GRPC))
 			var wg sync.WaitGroup
-			for range 8 {
-				wg.Go(func() {
-					a := do(t, c, request(t, http.MethodPost, g.url("/v2/models/iris/infer"), "{}"))
-					if a.StatusCode != http.StatusOK || !strings.Contains(a.body, "back") {
-						t.Errorf("HTTP: %d %s", a.StatusCode, a.body)
-					}
-				})
-				wg.Go(func() {
-					if _, err := stub.ModelInfer(t.Context(), inferRequest("iris")); err != nil {
-						t.Errorf("gRPC: %v", err)
-					}
-				})
+			for _, model := range models {
+				for range 4 {
+					wg.Go(func() {
+						a := do(t, c, request(t, http.MethodPost, g.url("/v2/models/"+model+"/infer"), oneInput))
+						if a.StatusCode != http.StatusOK || !strings.Contains(a.body, `"data":[1]`) {
+							t.Errorf("HTTP to %s: %d %s", model, a.StatusCode, a.body)
+						}
+						if got := a.Header.Get("X-Stationmaster-Revision"); got != "back" {
+							t.Errorf("HTTP to %s: revision %q", model, got)
+						}
+					})
+					wg.Go(func() {
+						var header metadata.MD
+						if _, err := stub.ModelInfer(t.Context(), inferRequest(model), grpc.Header(&header)); err != nil {
+							t.Errorf("gRPC to %s: %v", model, err)
+						}
+						if got := header["x-stationmaster-revision"]; len(got) != 1 || got[0] != "back" {
+							t.Errorf("gRPC to %s: revision %q", model, got)
+						}
+					})
+				}
 			}
-			for deadline := time.Now().Add(10 * time.Second); g.Held() == 0; {
+			for deadline := time.Now().Add(10 * time.Second); g.Held() < int64(len(models)); {
 				if time.Now().After(deadline) {
 					t.Fatal("no request waits")
 				}
 				time.Sleep(time.Millisecond)
 			}
-			s := service("iris", route.Endpoint{HTTP: httpAddr, GRPC: grpcAddr})
-			g.table.Publish(route.Compile([]route.Service{s}))
+			back := []route.Service{
+				service("both", route.Endpoint{HTTP: httpAddr, GRPC: grpcAddr}),
+				service("rest", route.Endpoint{HTTP: httpAddr}),
+				service("grpc", route.Endpoint{GRPC: grpcAddr}),
+			}
+			for i := range back {
+				back[i].Components[spec.Predictor].Targets[0].Revision = "back"
+			}
+			g.table.Publish(route.Compile(back))
 			wg.Wait()
 			if n := g.Held(); n != 0 {
 				t.Errorf("%d requests still count as waiting", n)

@@ -9,6 +9,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -77,6 +80,16 @@ func named(name string) http.HandlerFunc {
 		_, _ = io.Copy(io.Discard, r.Body)
 		fmt.Fprintf(w, "%s %s %s", name, r.Method, r.RequestURI)
 	}
+}
+
+// oneInput is the body of an infer request.
+const oneInput = `{"inputs":[{"name":"x","datatype":"INT64","shape":[1],"data":[1]}]}`
+
+// echoREST is an engine of the Open Inference Protocol whose models echo their inputs.
+func echoREST(w http.ResponseWriter, r *http.Request) {
+	b, _ := io.ReadAll(r.Body)
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = io.WriteString(w, strings.Replace(string(b), `"inputs"`, `"outputs"`, 1))
 }
 
 func TestRequestsFindTheirService(t *testing.T) {
@@ -458,4 +471,39 @@ func h2cClient(tb testing.TB) *http.Client {
 	tr := &http.Transport{Protocols: p}
 	tb.Cleanup(tr.CloseIdleConnections)
 	return &http.Client{Transport: tr, Timeout: time.Minute}
+}
+
+func TestInformationalResponsesComeFirst(t *testing.T) {
+	addr := rawEngine(t, func(c net.Conn, in *bufio.Reader) {
+		for readRequest(in) == nil {
+			_, _ = io.WriteString(c, "HTTP/1.1 102 Processing\r\n\r\n"+
+				"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\nConnection: x-own\r\n\r\n"+
+				"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone")
+		}
+	})
+	g := start(t, nil, service("iris", route.Endpoint{HTTP: addr}))
+	for name, c := range map[string]*http.Client{"HTTP/1.1": client(t), "HTTP/2": h2cClient(t)} {
+		for _, size := range []int{2, 200_000} {
+			var got []string
+			r := request(t, http.MethodPost, g.url("/v2/models/iris/infer"), strings.Repeat("x", size))
+			r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+				Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+					got = append(got, fmt.Sprint(code, " ", h.Get("Link")))
+					return nil
+				},
+			}))
+			a := do(t, c, r)
+			if want := []string{"102 ", "103 </style.css>; rel=preload"}; !slices.Equal(got, want) {
+				t.Errorf("%s, %d bytes: got %q, want %q", name, size, got, want)
+			}
+			if a.StatusCode != 200 || a.body != "done" || a.Header.Get("Link") != "" {
+				t.Errorf("%s, %d bytes: %d %q, Link %q", name, size, a.StatusCode, a.body, a.Header.Get("Link"))
+			}
+		}
+	}
+	conn := dial(t, g.HTTP)
+	fmt.Fprint(conn, "GET /v2/models/iris HTTP/1.0\r\nHost: x\r\n\r\n")
+	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(line, "200") {
+		t.Errorf("HTTP/1.0, which has none: %q, %v", line, err)
+	}
 }

@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"net/textproto"
 	"strings"
@@ -28,6 +29,9 @@ func (x *exchange) passHTTP(e *route.Endpoint) {
 		IdleTimeout:   x.g.cfg.Timeouts.Idle,
 	}
 	req.Set = x.forwardedFields(x.fields[:0])
+	if r.ProtoAtLeast(1, 1) && len(r.Header["Expect"]) == 0 {
+		req.Informational = x.informational
+	}
 	if r.ProtoMajor == 1 && len(r.Header["Upgrade"]) > 0 {
 		req.Upgrade = upgrade(r.Header)
 	}
@@ -161,6 +165,16 @@ func unreached(err error) bool {
 func undialed(err error) bool {
 	var up *upstream.Error
 	return errors.As(err, &up) && up.Stage == upstream.StageDial
+}
+
+// informational passes on a response that comes before the final one, such as 103 Early Hints.
+// It isn't called where the client waits for leave to send its body: net/http gives that
+// itself, when the body is first read, and takes no care that nothing else is written.
+func (x *exchange) informational(status int, fields http.Header) {
+	h := x.w.Header()
+	maps.Copy(h, fields)
+	x.w.WriteHeader(status)
+	clear(h)
 }
 
 // reply copies an engine's response to the client.

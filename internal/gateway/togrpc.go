@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"strconv"
 
@@ -24,7 +23,6 @@ import (
 // speaks it over gRPC only.
 func (x *exchange) convertToGRPC(e *route.Endpoint) {
 	call := x.match.Call
-	model, _ := engineModel(&x.match, x.target.Target)
 	method := http.MethodGet
 	switch call.Op {
 	case route.Infer, route.Load, route.Unload:
@@ -39,15 +37,20 @@ func (x *exchange) convertToGRPC(e *route.Endpoint) {
 	var err error
 	switch call.Op {
 	case route.Infer:
-		err = x.inferOverGRPC(ctx, e, model)
+		err = x.inferOverGRPC(ctx, e)
 	case route.ModelMetadata:
 		out := new(pb.ModelMetadataResponse)
-		if err = x.invoke(ctx, e, "ModelMetadata", &pb.ModelMetadataRequest{Name: model, Version: call.Version}, out); err == nil {
+		err = x.invoke(ctx, e, "ModelMetadata", func(model string) proto.Message {
+			return &pb.ModelMetadataRequest{Name: model, Version: call.Version}
+		}, out)
+		if err == nil {
 			x.answerBytes(http.StatusOK, "application/json", oip.Encode(oip.ModelMetadataFromProto(out)))
 		}
 	case route.ModelReady:
 		out := new(pb.ModelReadyResponse)
-		err = x.invoke(ctx, e, "ModelReady", &pb.ModelReadyRequest{Name: model, Version: call.Version}, out)
+		err = x.invoke(ctx, e, "ModelReady", func(model string) proto.Message {
+			return &pb.ModelReadyRequest{Name: model, Version: call.Version}
+		}, out)
 		switch {
 		case err != nil:
 		case out.GetReady():
@@ -56,11 +59,17 @@ func (x *exchange) convertToGRPC(e *route.Endpoint) {
 			err = errdef.New(errdef.ErrUnavailable, fmt.Sprintf("model %s isn't ready", call.Model))
 		}
 	case route.Load:
-		if err = x.invoke(ctx, e, "RepositoryModelLoad", &pb.RepositoryModelLoadRequest{ModelName: model}, new(pb.RepositoryModelLoadResponse)); err == nil {
+		err = x.invoke(ctx, e, "RepositoryModelLoad", func(model string) proto.Message {
+			return &pb.RepositoryModelLoadRequest{ModelName: model}
+		}, new(pb.RepositoryModelLoadResponse))
+		if err == nil {
 			x.answerBytes(http.StatusOK, "application/json", []byte("{}"))
 		}
 	case route.Unload:
-		if err = x.invoke(ctx, e, "RepositoryModelUnload", &pb.RepositoryModelUnloadRequest{ModelName: model}, new(pb.RepositoryModelUnloadResponse)); err == nil {
+		err = x.invoke(ctx, e, "RepositoryModelUnload", func(model string) proto.Message {
+			return &pb.RepositoryModelUnloadRequest{ModelName: model}
+		}, new(pb.RepositoryModelUnloadResponse))
+		if err == nil {
 			x.answerBytes(http.StatusOK, "application/json", []byte("{}"))
 		}
 	default:
@@ -72,7 +81,7 @@ func (x *exchange) convertToGRPC(e *route.Endpoint) {
 	}
 }
 
-func (x *exchange) inferOverGRPC(ctx context.Context, e *route.Endpoint, model string) error {
+func (x *exchange) inferOverGRPC(ctx context.Context, e *route.Endpoint) error {
 	body, err := x.readBody()
 	if err != nil {
 		return err
@@ -87,7 +96,7 @@ func (x *exchange) inferOverGRPC(ctx context.Context, e *route.Endpoint, model s
 	if err != nil {
 		return err
 	}
-	request.ModelName, request.ModelVersion = model, x.match.Call.Version
+	request.ModelVersion = x.match.Call.Version
 	raw := false
 	for i := range request.Inputs {
 		raw = raw || request.Inputs[i].Raw != nil
@@ -97,7 +106,11 @@ func (x *exchange) inferOverGRPC(ctx context.Context, e *route.Endpoint, model s
 		return err
 	}
 	out := new(pb.ModelInferResponse)
-	if err := x.invoke(ctx, e, "ModelInfer", in, out); err != nil {
+	err = x.invoke(ctx, e, "ModelInfer", func(model string) proto.Message {
+		in.ModelName = model
+		return in
+	}, out)
+	if err != nil {
 		return err
 	}
 	response, err := oip.ResponseFromProto(out)
@@ -142,30 +155,35 @@ func (x *exchange) readBody() ([]byte, error) {
 	return body, nil
 }
 
-// invoke makes a unary call to an engine, on another replica where the first can't be
-// reached. Its errors have the kind that the engine's code means.
-func (x *exchange) invoke(ctx context.Context, e *route.Endpoint, method string, in, out proto.Message) error {
+// invoke makes a unary call to an engine, and again where a replica can't be reached: to
+// another one, or to what takes its place. in makes the request for the name by which the
+// engine knows the model. Errors have the kind that the engine's code means.
+func (x *exchange) invoke(ctx context.Context, e *route.Endpoint, method string, in func(model string) proto.Message, out proto.Message) error {
 	md := metadata.Pairs("x-request-id", x.id,
 		"kserve-isvc-name", x.match.Service.Key.Name, "kserve-isvc-namespace", x.match.Service.Key.Namespace)
 	ctx = metadata.NewOutgoingContext(ctx, md)
-	unsent, err := x.invokeOn(ctx, e, method, in, out)
-	if err != nil && unsent && ctx.Err() == nil {
-		x.metric.upstreamError("dial")
-		if t, other := x.match.Backend.PickExcept(rand.Uint64(), x.view.load, e); other != nil && other.GRPC != "" {
-			if t != x.target.Target {
-				x.choose(t)
-			}
-			_, err = x.invokeOn(ctx, other, method, in, out)
+	for first := true; ; first = false {
+		model, _ := engineModel(&x.match, x.target.Target)
+		unsent, err := x.invokeOn(ctx, e, method, in(model), out)
+		if err == nil {
+			return nil
 		}
+		if x.r.Context().Err() != nil {
+			return context.Cause(x.r.Context())
+		}
+		if unsent && first {
+			x.metric.upstreamError("dial")
+		}
+		if unsent && ctx.Err() == nil {
+			if t, other := x.hold.another(ctx, e, first, &x.match, x.view, x.find); other != nil && other.GRPC != "" {
+				x.choose(t)
+				e = other
+				continue
+			}
+		}
+		s := status.Convert(err)
+		return errdef.New(oip.KindOfCode(s.Code()), s.Message())
 	}
-	if err == nil {
-		return nil
-	}
-	s := status.Convert(err)
-	if x.r.Context().Err() != nil {
-		return context.Cause(x.r.Context())
-	}
-	return errdef.New(oip.KindOfCode(s.Code()), s.Message())
 }
 
 func (x *exchange) invokeOn(ctx context.Context, e *route.Endpoint, method string, in, out proto.Message) (unsent bool, _ error) {

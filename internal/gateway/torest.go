@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -23,44 +22,44 @@ import (
 // convertToREST answers a gRPC call of the Open Inference Protocol from an engine that
 // speaks it over REST only.
 func (c *call) convertToREST(e *route.Endpoint) error {
-	c.identify(nil)
 	ctx, cancel := c.timed()
 	defer cancel()
-	model, _ := engineModel(&c.match, c.target.Target)
-	if model == "" {
-		if model = c.target.ModelName; model == "" {
-			model = c.match.Service.Key.Name
-		}
-	}
-	answer, err := c.askREST(ctx, e, model)
+	answer, err := c.askREST(ctx, e)
+	c.identify(nil)
 	if err != nil {
 		return err
 	}
 	return c.stream.SendMsg(answer)
 }
 
-func (c *call) askREST(ctx context.Context, e *route.Endpoint, model string) (proto.Message, error) {
+// modelName is the name by which the chosen engine knows the call's model.
+func (c *call) modelName() string {
+	if model, _ := engineModel(&c.match, c.target.Target); model != "" {
+		return model
+	}
+	if c.target.ModelName != "" {
+		return c.target.ModelName
+	}
+	return c.match.Service.Key.Name
+}
+
+func (c *call) askREST(ctx context.Context, e *route.Endpoint) (proto.Message, error) {
 	message := c.first.data.Materialize()
 	c.first.data.Free()
-	decode := func(m proto.Message) error {
-		if err := proto.Unmarshal(message, m); err != nil {
-			return errdef.New(errdef.ErrInvalid, fmt.Sprintf("the request of %s: %v", c.method, err))
-		}
-		return nil
-	}
+	c.first = nil
 	switch c.oip {
 	case "ModelInfer":
 		in := new(pb.ModelInferRequest)
-		if err := decode(in); err != nil {
+		if err := c.decode(message, in); err != nil {
 			return nil, err
 		}
-		return c.inferOverREST(ctx, e, model, in)
+		return c.inferOverREST(ctx, e, in)
 	case "ModelReady":
 		in := new(pb.ModelReadyRequest)
-		if err := decode(in); err != nil {
+		if err := c.decode(message, in); err != nil {
 			return nil, err
 		}
-		reply, err := c.fetch(ctx, e, http.MethodGet, modelPath(model, in.GetVersion())+"/ready", nil, 0)
+		reply, err := c.fetch(ctx, e, http.MethodGet, modelPath(in.GetVersion(), "/ready"), nil, 0)
 		switch {
 		case err != nil && errdef.KindOf(err) == errdef.ErrUnavailable:
 			return &pb.ModelReadyResponse{}, nil
@@ -75,10 +74,10 @@ func (c *call) askREST(ctx context.Context, e *route.Endpoint, model string) (pr
 		return &pb.ModelReadyResponse{Ready: ready.Ready}, nil
 	case "ModelMetadata":
 		in := new(pb.ModelMetadataRequest)
-		if err := decode(in); err != nil {
+		if err := c.decode(message, in); err != nil {
 			return nil, err
 		}
-		reply, err := c.fetch(ctx, e, http.MethodGet, modelPath(model, in.GetVersion()), nil, 0)
+		reply, err := c.fetch(ctx, e, http.MethodGet, modelPath(in.GetVersion(), ""), nil, 0)
 		if err != nil {
 			return nil, err
 		}
@@ -88,24 +87,34 @@ func (c *call) askREST(ctx context.Context, e *route.Endpoint, model string) (pr
 		}
 		return m.ToProto(), nil
 	case "RepositoryModelLoad":
-		_, err := c.fetch(ctx, e, http.MethodPost, "/v2/repository/models/"+url.PathEscape(model)+"/load", nil, 0)
-		return &pb.RepositoryModelLoadResponse{ModelName: model, IsLoaded: true}, err
+		if err := c.decode(message, new(pb.RepositoryModelLoadRequest)); err != nil {
+			return nil, err
+		}
+		_, err := c.fetch(ctx, e, http.MethodPost, repositoryPath("/load"), nil, 0)
+		return &pb.RepositoryModelLoadResponse{ModelName: c.modelName(), IsLoaded: true}, err
 	case "RepositoryModelUnload":
-		_, err := c.fetch(ctx, e, http.MethodPost, "/v2/repository/models/"+url.PathEscape(model)+"/unload", nil, 0)
-		return &pb.RepositoryModelUnloadResponse{ModelName: model, IsUnloaded: true}, err
+		if err := c.decode(message, new(pb.RepositoryModelUnloadRequest)); err != nil {
+			return nil, err
+		}
+		_, err := c.fetch(ctx, e, http.MethodPost, repositoryPath("/unload"), nil, 0)
+		return &pb.RepositoryModelUnloadResponse{ModelName: c.modelName(), IsUnloaded: true}, err
 	}
 	panic("BUG: no conversion for " + c.method)
 }
 
-func modelPath(model, version string) string {
-	path := "/v2/models/" + url.PathEscape(model)
+// modelPath gives the path of a call for a model by the name that an engine knows it by.
+func modelPath(version, call string) func(model string) string {
 	if version != "" {
-		path += "/versions/" + url.PathEscape(version)
+		call = "/versions/" + url.PathEscape(version) + call
 	}
-	return path
+	return func(model string) string { return "/v2/models/" + url.PathEscape(model) + call }
 }
 
-func (c *call) inferOverREST(ctx context.Context, e *route.Endpoint, model string, in *pb.ModelInferRequest) (proto.Message, error) {
+func repositoryPath(call string) func(model string) string {
+	return func(model string) string { return "/v2/repository/models/" + url.PathEscape(model) + call }
+}
+
+func (c *call) inferOverREST(ctx context.Context, e *route.Endpoint, in *pb.ModelInferRequest) (proto.Message, error) {
 	request, err := oip.RequestFromProto(in)
 	if err != nil {
 		return nil, err
@@ -120,7 +129,7 @@ func (c *call) inferOverREST(ctx context.Context, e *route.Endpoint, model strin
 	if err != nil {
 		return nil, err
 	}
-	reply, err := c.fetch(ctx, e, http.MethodPost, modelPath(model, request.ModelVersion)+"/infer", body, jsonLen)
+	reply, err := c.fetch(ctx, e, http.MethodPost, modelPath(request.ModelVersion, "/infer"), body, jsonLen)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +150,7 @@ func (c *call) inferOverREST(ctx context.Context, e *route.Endpoint, model strin
 		response.ID = request.ID
 	}
 	if response.ModelName == "" {
-		response.ModelName = model
+		response.ModelName = c.modelName()
 	}
 	out, err := oip.ResponseToProto(response, len(in.GetRawInputContents()) > 0)
 	if err != nil {
@@ -156,10 +165,11 @@ type restReply struct {
 	body   []byte
 }
 
-// fetch asks an engine over HTTP, another replica where the first can't be reached. jsonLen
-// is the length of a body's JSON part, or oip.WholeBody. An answer that is an error comes
-// back as one, with the kind that its status means.
-func (c *call) fetch(ctx context.Context, e *route.Endpoint, method, path string, body []byte, jsonLen int) (*restReply, error) {
+// fetch asks an engine over HTTP, and again where a replica can't be reached: another one, or
+// what takes its place. path is that for the engine's name of the model; jsonLen the length
+// of a body's JSON part, or oip.WholeBody. An answer that is an error comes back as one, with
+// the kind that its status means.
+func (c *call) fetch(ctx context.Context, e *route.Endpoint, method string, path func(model string) string, body []byte, jsonLen int) (*restReply, error) {
 	header := http.Header{"Accept": {"application/json"}}
 	if body != nil {
 		header["Content-Type"] = []string{"application/json"}
@@ -173,7 +183,7 @@ func (c *call) fetch(ctx context.Context, e *route.Endpoint, method, path string
 		timeout = max(deadline.Sub(c.start), 1)
 	}
 	request := upstream.Request{
-		Method: method, Target: path, Host: e.HTTP, Header: header,
+		Method: method, Target: path(c.modelName()), Host: e.HTTP, Header: header,
 		Set: []upstream.Field{
 			{Name: "X-Request-Id", Value: c.id},
 			{Name: "Kserve-Isvc-Name", Value: c.match.Service.Key.Name},
@@ -184,18 +194,8 @@ func (c *call) fetch(ctx context.Context, e *route.Endpoint, method, path string
 	}
 	defer request.Release()
 	into := http.Header{}
-	resp, err := c.view.endpoints[e].http.RoundTrip(ctx, &request, into)
-	if err != nil && unreached(err) && ctx.Err() == nil && request.Repeatable() {
-		c.metric.upstreamError(string(upstream.StageDial))
-		if t, other := c.match.Backend.PickExcept(rand.Uint64(), c.view.load, e); other != nil && other.HTTP != "" && t == c.target.Target {
-			resp, err = c.view.endpoints[other].http.RoundTrip(ctx, &request, into)
-		}
-	}
+	resp, err := c.roundTrip(ctx, &request, e, path, into)
 	if err != nil {
-		var up *upstream.Error
-		if errors.As(err, &up) {
-			c.metric.upstreamError(string(up.Stage))
-		}
 		return nil, err
 	}
 	defer func() { _ = resp.Close() }()
@@ -219,6 +219,33 @@ func (c *call) fetch(ctx context.Context, e *route.Endpoint, method, path string
 		return nil, errdef.New(kind, restError(resp.Status, reply.body))
 	}
 	return reply, nil
+}
+
+func (c *call) roundTrip(ctx context.Context, r *upstream.Request, e *route.Endpoint, path func(model string) string, into http.Header) (*upstream.Response, error) {
+	for first := true; ; first = false {
+		resp, err := c.view.endpoints[e].http.RoundTrip(ctx, r, into)
+		if err == nil {
+			return resp, nil
+		}
+		var up *upstream.Error
+		if first && errors.As(err, &up) {
+			c.metric.upstreamError(string(up.Stage))
+		}
+		if !unreached(err) || ctx.Err() != nil || !r.Repeatable() || !(first || undialed(err)) {
+			return nil, err
+		}
+		t, other := c.hold.another(ctx, e, first, &c.match, c.view, c.find)
+		if other == nil || other.HTTP == "" {
+			return nil, err
+		}
+		clear(into)
+		c.choose(t)
+		r.Host = other.HTTP
+		if !r.Retarget(path(c.modelName()), r.Set) {
+			return nil, err
+		}
+		e = other
+	}
 }
 
 // maxErrorText bounds what of an engine's error is passed on.
