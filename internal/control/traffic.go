@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"reflect"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -17,6 +16,7 @@ import (
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/manifest"
 	"stationmaster.dev/stationmaster/internal/route"
+	"stationmaster.dev/stationmaster/internal/routing"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -33,64 +33,36 @@ func (c *Controller) route(s *service) {
 
 // line is what the gateway needs to know of a service.
 func (c *Controller) line(s *service) route.Service {
-	r := route.Service{
-		Key:        s.key,
-		Hosts:      []route.Host{{Name: manifest.Host(s.key.Name, s.key.Namespace, c.cfg.Domain)}},
-		PathPrefix: manifest.PathPrefix(s.key.Namespace, s.key.Name),
-		BareNames:  []string{s.key.Name},
-		Entry:      s.entry(),
-		Components: map[spec.Component]route.Backend{},
-		Created:    s.asWritten.CreationTimestamp.Time,
+	r := routing.Service{
+		Key: s.key, Created: s.asWritten.CreationTimestamp.Time, Domain: c.cfg.Domain,
+		InCluster: !c.cfg.OneMachine, Observed: s.observed,
 	}
 	for _, comp := range s.comps {
-		r.Hosts = append(r.Hosts, route.Host{Name: manifest.Host(manifest.ComponentName(s.key.Name, comp.name), s.key.Namespace, c.cfg.Domain), Component: comp.name})
-		if c.cfg.ComponentAddress != nil && comp.name == spec.Predictor && len(s.comps) > 1 {
-			host, _, err := net.SplitHostPort(c.cfg.ComponentAddress(s.key, comp.name))
-			if err == nil {
-				r.Hosts = append(r.Hosts, route.Host{Name: host, Component: comp.name})
+		rc := routing.Component{Name: comp.name, Route: s.routeOf(comp)}
+		if c.cfg.OneMachine && c.cfg.ComponentAddress != nil && comp.name == spec.Predictor && len(s.comps) > 1 {
+			if host, _, err := net.SplitHostPort(c.cfg.ComponentAddress(s.key, comp.name)); err == nil {
+				rc.Hosts = []string{host}
 			}
 		}
-		r.Components[comp.name] = c.backend(s, comp)
-		if comp.name == s.entry() && comp.latest != nil {
-			r.Timeout = time.Duration(comp.latest.Spec.TimeoutSeconds) * time.Second
+		if len(rc.Route.Targets) == 0 {
+			f := s.facts(comp)
+			rc.Why, rc.Returning = f.judge().message, f.returning(time.Now())
+		}
+		r.Components = append(r.Components, rc)
+		r.Revisions = append(r.Revisions, comp.revisions...)
+	}
+	return routing.Line(r)
+}
+
+// routeOf is where the requests for a component go by the plan.
+func (s *service) routeOf(comp *component) smv1alpha1.ComponentRoute {
+	r := smv1alpha1.ComponentRoute{Component: string(comp.name)}
+	for _, share := range s.plan.Traffic {
+		if share.Component == comp.name {
+			r.Targets = append(r.Targets, smv1alpha1.RouteTarget{RevisionName: share.Revision, Percent: int32(share.Percent)})
 		}
 	}
 	return r
-}
-
-func (c *Controller) backend(s *service, comp *component) route.Backend {
-	var b route.Backend
-	for _, share := range s.plan.Traffic {
-		if share.Component != comp.name {
-			continue
-		}
-		rev := comp.revision(share.Revision)
-		t := route.Target{Revision: rev.Name, Weight: share.Percent, ModelName: rev.Spec.ModelName}
-		for _, p := range rev.Spec.Protocols {
-			t.Protocols = append(t.Protocols, spec.Protocol(p))
-		}
-		for _, r := range s.observed.Of(spec.RevisionKey{Namespace: rev.Namespace, Name: rev.Name}) {
-			if r.Phase != spec.Ready {
-				continue
-			}
-			t.Endpoints = append(t.Endpoints, route.Endpoint{Replica: r.ID, HTTP: r.HTTP, GRPC: r.GRPC})
-			if t.Digest == "" && len(rev.Spec.Models) > 0 {
-				t.Digest = r.Digests[rev.Spec.Models[0].URI]
-			}
-		}
-		b.Targets = append(b.Targets, t)
-	}
-	if len(b.Targets) == 0 {
-		f := s.facts(comp)
-		v := f.judge()
-		b.Returning = f.returning(time.Now())
-		b.NotReady = fmt.Sprintf("the %s of service %s isn't ready", comp.name, s.key)
-		if v.message != "" {
-			first, _, _ := strings.Cut(v.message, "\n")
-			b.NotReady += ": " + first
-		}
-	}
-	return b
 }
 
 // writeRoute keeps the Route object equal to where traffic goes. While nothing is ready the
@@ -98,14 +70,8 @@ func (c *Controller) backend(s *service, comp *component) route.Backend {
 func (c *Controller) writeRoute(ctx context.Context, s *service) error {
 	var comps []smv1alpha1.ComponentRoute
 	for _, comp := range s.comps {
-		var targets []smv1alpha1.RouteTarget
-		for _, share := range s.plan.Traffic {
-			if share.Component == comp.name {
-				targets = append(targets, smv1alpha1.RouteTarget{RevisionName: share.Revision, Percent: int32(share.Percent)})
-			}
-		}
-		if len(targets) > 0 {
-			comps = append(comps, smv1alpha1.ComponentRoute{Component: string(comp.name), Targets: targets})
+		if r := s.routeOf(comp); len(r.Targets) > 0 {
+			comps = append(comps, r)
 		}
 	}
 	if len(comps) == 0 {

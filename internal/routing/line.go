@@ -1,0 +1,151 @@
+// Package routing turns a service's objects and its ready replicas into its line of the
+// gateway's routing table. One machine and a cluster share it, so that both route alike: there
+// the reconciler calls it, here each gateway does with what it watches. It does no I/O.
+package routing
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+	"stationmaster.dev/stationmaster/internal/manifest"
+	"stationmaster.dev/stationmaster/internal/route"
+	"stationmaster.dev/stationmaster/internal/spec"
+)
+
+// Service is what is known of one InferenceService.
+type Service struct {
+	Key     spec.ServiceKey
+	Created time.Time
+	// Domain is the last part of outside hosts.
+	Domain string
+	// InCluster adds the names by which pods reach a component: <component>.<namespace>, with
+	// and without .svc and .svc.cluster.local behind it.
+	InCluster  bool
+	Components []Component
+	// Revisions are those that the components' routes may name.
+	Revisions []smv1alpha1.Revision
+	Observed  spec.Observed
+}
+
+// Component is one component of a service.
+type Component struct {
+	Name spec.Component
+	// Route says where its requests go; without targets nothing was rolled out or nothing serves.
+	Route smv1alpha1.ComponentRoute
+	// Why says, in words for a client, why nothing serves; it is read only when that is so.
+	Why string
+	// Returning says that what served will be back in a moment; read only when nothing serves.
+	Returning bool
+	// Hosts are names of this component beside the usual ones, e.g. an address of its own.
+	Hosts []string
+}
+
+// Line returns the service's line of the routing table. It names the targets that have a ready
+// replica and a share; a component without any says why.
+func Line(s Service) route.Service {
+	r := route.Service{
+		Key:        s.Key,
+		Hosts:      []route.Host{{Name: manifest.Host(s.Key.Name, s.Key.Namespace, s.Domain)}},
+		PathPrefix: manifest.PathPrefix(s.Key.Namespace, s.Key.Name),
+		BareNames:  []string{s.Key.Name},
+		Entry:      Entry(s.Components),
+		Components: map[spec.Component]route.Backend{},
+		Created:    s.Created,
+	}
+	for i := range s.Components {
+		comp := &s.Components[i]
+		r.Hosts = append(r.Hosts, s.hosts(comp)...)
+		r.Components[comp.Name] = s.backend(comp)
+		if comp.Name == r.Entry && len(comp.Route.Targets) > 0 {
+			if rev := s.revision(comp.Route.Targets[0].RevisionName); rev != nil {
+				r.Timeout = time.Duration(rev.Spec.TimeoutSeconds) * time.Second
+			}
+		}
+	}
+	return r
+}
+
+// Entry is the component that outside requests meet first: the transformer where there is one.
+func Entry(comps []Component) spec.Component {
+	if slices.ContainsFunc(comps, func(c Component) bool { return c.Name == spec.Transformer }) {
+		return spec.Transformer
+	}
+	return spec.Predictor
+}
+
+func (s *Service) hosts(comp *Component) []route.Host {
+	name := manifest.ComponentName(s.Key.Name, comp.Name)
+	out := []route.Host{{Name: manifest.Host(name, s.Key.Namespace, s.Domain), Component: comp.Name}}
+	if s.InCluster {
+		short := name + "." + s.Key.Namespace
+		for _, suffix := range []string{"", ".svc", ".svc.cluster.local"} {
+			out = append(out, route.Host{Name: short + suffix, Component: comp.Name})
+		}
+	}
+	for _, h := range comp.Hosts {
+		out = append(out, route.Host{Name: h, Component: comp.Name})
+	}
+	return out
+}
+
+func (s *Service) backend(comp *Component) route.Backend {
+	var b route.Backend
+	for _, target := range comp.Route.Targets {
+		rev := s.revision(target.RevisionName)
+		if rev == nil {
+			continue
+		}
+		if t := s.target(rev, int(target.Percent)); len(t.Endpoints) > 0 {
+			b.Targets = append(b.Targets, t)
+		}
+	}
+	if len(b.Targets) > 0 {
+		return b
+	}
+	b.Returning = comp.Returning
+	b.NotReady = fmt.Sprintf("the %s of service %s isn't ready", comp.Name, s.Key)
+	if first, _, _ := strings.Cut(comp.Why, "\n"); first != "" {
+		b.NotReady += ": " + first
+	}
+	return b
+}
+
+func (s *Service) target(rev *smv1alpha1.Revision, percent int) route.Target {
+	t := route.Target{Revision: rev.Name, Weight: percent, ModelName: rev.Spec.ModelName}
+	for _, p := range rev.Spec.Protocols {
+		t.Protocols = append(t.Protocols, spec.Protocol(p))
+	}
+	var model string
+	if len(rev.Spec.Models) > 0 {
+		model = rev.Spec.Models[0].URI
+	}
+	for _, r := range s.Observed.Of(spec.RevisionKey{Namespace: rev.Namespace, Name: rev.Name}) {
+		if r.Phase != spec.Ready {
+			continue
+		}
+		t.Endpoints = append(t.Endpoints, route.Endpoint{Replica: r.ID, HTTP: r.HTTP, GRPC: r.GRPC})
+		if t.Digest == "" {
+			t.Digest = r.Digests[model]
+		}
+	}
+	if t.Digest == "" {
+		for _, m := range rev.Status.Models {
+			if m.URI == model {
+				t.Digest = m.Digest
+			}
+		}
+	}
+	return t
+}
+
+func (s *Service) revision(name string) *smv1alpha1.Revision {
+	for i := range s.Revisions {
+		if s.Revisions[i].Name == name {
+			return &s.Revisions[i]
+		}
+	}
+	return nil
+}

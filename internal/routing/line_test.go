@@ -1,0 +1,128 @@
+package routing_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+	"stationmaster.dev/stationmaster/internal/route"
+	"stationmaster.dev/stationmaster/internal/routing"
+	"stationmaster.dev/stationmaster/internal/spec"
+)
+
+const digest = "sha256:aaaa"
+
+func revision(name, component string) smv1alpha1.Revision {
+	return smv1alpha1.Revision{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name},
+		Spec: smv1alpha1.RevisionSpec{
+			Service: "iris", Component: component, ModelName: "iris", Protocols: []string{"v2"}, TimeoutSeconds: 7,
+			Models: []smv1alpha1.RevisionModel{{URI: "https://models/iris"}},
+		},
+	}
+}
+
+func replica(rev, id string, phase spec.Phase) spec.Replica {
+	return spec.Replica{ID: id, Revision: spec.RevisionKey{Namespace: "team", Name: rev}, Phase: phase, HTTP: id + ":8080"}
+}
+
+func routed(component string, shares ...any) smv1alpha1.ComponentRoute {
+	r := smv1alpha1.ComponentRoute{Component: component}
+	for i := 0; i < len(shares); i += 2 {
+		r.Targets = append(r.Targets, smv1alpha1.RouteTarget{RevisionName: shares[i].(string), Percent: int32(shares[i+1].(int))})
+	}
+	return r
+}
+
+func TestLine(t *testing.T) {
+	r1, r2 := revision("iris-predictor-00001", "predictor"), revision("iris-predictor-00002", "predictor")
+	r1.Status.Models = []smv1alpha1.ResolvedModel{{URI: "https://models/iris", Digest: digest}}
+	target := func(name string, weight int, digest string, ids ...string) route.Target {
+		t := route.Target{Revision: name, Weight: weight, Digest: digest, ModelName: "iris", Protocols: []spec.Protocol{spec.V2}}
+		for _, id := range ids {
+			t.Endpoints = append(t.Endpoints, route.Endpoint{Replica: id, HTTP: id + ":8080"})
+		}
+		return t
+	}
+	tests := map[string]struct {
+		component routing.Component
+		replicas  []spec.Replica
+		want      route.Backend
+	}{
+		"ready replicas of the routed revision are endpoints, others aren't": {
+			component: routing.Component{Route: routed("predictor", r1.Name, 100)},
+			replicas:  []spec.Replica{replica(r1.Name, "a", spec.Ready), replica(r1.Name, "b", spec.Loading), replica(r2.Name, "c", spec.Ready)},
+			want:      route.Backend{Targets: []route.Target{target(r1.Name, 100, digest, "a")}},
+		},
+		"two revisions share": {
+			component: routing.Component{Route: routed("predictor", r1.Name, 90, r2.Name, 10)},
+			replicas:  []spec.Replica{replica(r1.Name, "a", spec.Ready), replica(r2.Name, "c", spec.Ready)},
+			want:      route.Backend{Targets: []route.Target{target(r1.Name, 90, digest, "a"), target(r2.Name, 10, "", "c")}},
+		},
+		"a revision without a ready replica leaves its share to the other": {
+			component: routing.Component{Route: routed("predictor", r1.Name, 90, r2.Name, 10)},
+			replicas:  []spec.Replica{replica(r1.Name, "a", spec.Ready), replica(r2.Name, "c", spec.Failed)},
+			want:      route.Backend{Targets: []route.Target{target(r1.Name, 90, digest, "a")}},
+		},
+		"a draining replica gets no new requests": {
+			component: routing.Component{Route: routed("predictor", r1.Name, 100), Why: "it drains", Returning: true},
+			replicas:  []spec.Replica{replica(r1.Name, "a", spec.Draining)},
+			want:      route.Backend{NotReady: "the predictor of service team/iris isn't ready: it drains", Returning: true},
+		},
+		"a route that names a revision that is gone leads nowhere": {
+			component: routing.Component{Route: routed("predictor", "iris-predictor-00009", 100)},
+			want:      route.Backend{NotReady: "the predictor of service team/iris isn't ready"},
+		},
+		"of a long reason the first line is told": {
+			component: routing.Component{Why: "the engine exited\nTraceback"},
+			want:      route.Backend{NotReady: "the predictor of service team/iris isn't ready: the engine exited"},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			tc.component.Name = spec.Predictor
+			got := routing.Line(routing.Service{
+				Key: spec.ServiceKey{Namespace: "team", Name: "iris"}, Domain: "example.com",
+				Components: []routing.Component{tc.component},
+				Revisions:  []smv1alpha1.Revision{r1, r2}, Observed: spec.Observed{Replicas: tc.replicas},
+			})
+			if diff := cmp.Diff(tc.want, got.Components[spec.Predictor]); diff != "" {
+				t.Errorf("backend (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestLineOfAServiceWithATransformerInACluster(t *testing.T) {
+	tr := revision("iris-transformer-00001", "transformer")
+	created := time.Date(2026, 11, 29, 0, 0, 0, 0, time.UTC)
+	got := routing.Line(routing.Service{
+		Key: spec.ServiceKey{Namespace: "team", Name: "iris"}, Created: created, Domain: "example.com", InCluster: true,
+		Components: []routing.Component{
+			{Name: spec.Predictor, Hosts: []string{"127.64.0.1"}},
+			{Name: spec.Transformer, Route: routed("transformer", tr.Name, 100)},
+		},
+		Revisions: []smv1alpha1.Revision{tr},
+	})
+	hosts := []route.Host{
+		{Name: "iris-team.example.com"},
+		{Name: "iris-predictor-team.example.com", Component: spec.Predictor},
+		{Name: "iris-predictor.team", Component: spec.Predictor},
+		{Name: "iris-predictor.team.svc", Component: spec.Predictor},
+		{Name: "iris-predictor.team.svc.cluster.local", Component: spec.Predictor},
+		{Name: "127.64.0.1", Component: spec.Predictor},
+		{Name: "iris-transformer-team.example.com", Component: spec.Transformer},
+		{Name: "iris-transformer.team", Component: spec.Transformer},
+		{Name: "iris-transformer.team.svc", Component: spec.Transformer},
+		{Name: "iris-transformer.team.svc.cluster.local", Component: spec.Transformer},
+	}
+	if diff := cmp.Diff(hosts, got.Hosts); diff != "" {
+		t.Errorf("hosts (-want +got):\n%s", diff)
+	}
+	if got.Entry != spec.Transformer || got.Timeout != 7*time.Second || !got.Created.Equal(created) || got.PathPrefix != "/serving/team/iris" {
+		t.Errorf("entry %s, timeout %v, created %v, prefix %s", got.Entry, got.Timeout, got.Created, got.PathPrefix)
+	}
+}
