@@ -1,7 +1,7 @@
 package jsonscan
 
-// maxRank is how deeply an array of elements may nest; numpy's limit is 64.
-const maxRank = 64
+// MaxRank is how deeply an array of elements may nest; numpy's limit is 64.
+const MaxRank = 64
 
 // Elements are the leaves of a nested array in row-major order, and the array's dimensions.
 type Elements[T any] struct {
@@ -30,8 +30,8 @@ func Nested[T any](s *Scanner, hint int, read func(*Scanner) (T, error)) (Elemen
 
 func (e *Elements[T]) array(s *Scanner, depth int, read func(*Scanner) (T, error)) error {
 	s.pos++ // the bracket
-	if depth >= maxRank {
-		return s.Errorf("nested deeper than %d", maxRank)
+	if depth >= MaxRank {
+		return s.Errorf("nested deeper than %d", MaxRank)
 	}
 	if depth == len(e.Dims) {
 		e.Dims = append(e.Dims, -1)

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/wire/brief"
 )
 
 // MaxDepth is how deeply arrays and objects may nest, far above any tensor's rank.
@@ -34,7 +35,7 @@ func (s *Scanner) Rest() int { return len(s.buf) - s.pos }
 
 // Errorf returns an error of kind errdef.ErrInvalid that says at which byte the text is wrong.
 func (s *Scanner) Errorf(format string, args ...any) error {
-	return errdef.New(errdef.ErrInvalid, fmt.Sprintf("JSON at byte %d: ", s.base+s.pos)+fmt.Sprintf(format, args...))
+	return errdef.New(errdef.ErrInvalid, fmt.Sprintf("JSON at byte %d: ", s.base+s.pos)+brief.Sprintf(format, args...))
 }
 
 // Peek skips white space and returns the byte that the next value or delimiter starts with,

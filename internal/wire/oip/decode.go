@@ -1,11 +1,11 @@
 package oip
 
 import (
-	"fmt"
 	"math"
 	"strconv"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/wire/brief"
 	"stationmaster.dev/stationmaster/internal/wire/jsonscan"
 )
 
@@ -157,9 +157,9 @@ func (m *message) decodeTensors(s *jsonscan.Scanner) error {
 		t, size, err := decodeTensor(s)
 		if err != nil {
 			if t.Name == "" {
-				return fmt.Errorf("%s[%d]: %w", m.tensorsKey, i, err)
+				return brief.Errorf("%s[%d]: %w", m.tensorsKey, i, err)
 			}
-			return fmt.Errorf("%s[%d] %q: %w", m.tensorsKey, i, t.Name, err)
+			return brief.Errorf("%s[%d] %q: %w", m.tensorsKey, i, t.Name, err)
 		}
 		if names[t.Name] {
 			return invalid("%s[%d]: the name %q comes twice", m.tensorsKey, i, t.Name)
@@ -289,9 +289,12 @@ func takeBool(p Parameters, name string) (value, given bool, err error) {
 func decodeShape(s *jsonscan.Scanner) ([]int64, error) {
 	shape := []int64{}
 	err := s.Array(func(i int) error {
+		if i == MaxRank {
+			return errRank
+		}
 		d, err := s.Int(0, math.MaxInt64)
 		if err != nil {
-			return fmt.Errorf("shape[%d]: %w", i, err)
+			return brief.Errorf("shape[%d]: %w", i, err)
 		}
 		shape = append(shape, d)
 		return nil
@@ -338,7 +341,7 @@ func decodeOutputs(s *jsonscan.Scanner) ([]RequestedOutput, error) {
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("outputs[%d]: %w", i, err)
+			return brief.Errorf("outputs[%d]: %w", i, err)
 		}
 		names[o.Name] = true
 		outputs = append(outputs, o)
@@ -354,7 +357,7 @@ func text(s *jsonscan.Scanner, key string) (string, error) {
 	}
 	b, err := s.String()
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", key, err)
+		return "", brief.Errorf("%s: %w", key, err)
 	}
 	return string(b), nil
 }
@@ -368,7 +371,7 @@ func decodeParameters(s *jsonscan.Scanner) (Parameters, error) {
 		k := string(key)
 		v, err := decodeParameter(s)
 		if err != nil {
-			return fmt.Errorf("parameter %q: %w", k, err)
+			return brief.Errorf("parameter %q: %w", k, err)
 		}
 		if _, twice := p[k]; twice {
 			return invalid("the parameter %q comes twice", k)
@@ -499,7 +502,7 @@ func DecodeData(s *jsonscan.Scanner, d Datatype, shape []int64) (data any, dims 
 func elements[T any](s *jsonscan.Scanner, hint int, read func(*jsonscan.Scanner) (T, error)) (any, []int64, error) {
 	e, err := jsonscan.Nested(s, hint, read)
 	if err != nil {
-		return nil, nil, fmt.Errorf("data[%d]: %w", len(e.Values), err)
+		return nil, nil, brief.Errorf("data[%d]: %w", len(e.Values), err)
 	}
 	return e.Values, e.Dims, nil
 }

@@ -248,7 +248,7 @@ func (t *Tensor) Elements() (int, func(dst []byte, i int) []byte, error) {
 		}
 		return len(v), func(dst []byte, i int) []byte { return jsonscan.AppendString(dst, v[i]) }, nil
 	}
-	return 0, nil, t.errorf("datatype %s can't hold %T", t.Datatype, data)
+	return 0, nil, t.errorf("datatype %s can't hold %s", t.Datatype, typeOf(data))
 }
 
 func signedAt[T int8 | int16 | int32 | int64](v []T) func([]byte, int) []byte {

@@ -3,7 +3,6 @@ package oip
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 
 	pb "stationmaster.dev/stationmaster/api/oip"
 )
@@ -82,7 +81,7 @@ func Encode(v any) []byte {
 // Decode reads the JSON of one of this file's types into v. Unknown fields are passed over.
 func Decode(body []byte, v any) error {
 	if err := json.Unmarshal(body, v); err != nil {
-		return invalid("%s", fmt.Sprintf("not the JSON of %T: %v", v, err))
+		return invalid("not the JSON of %T: %v", v, err)
 	}
 	return nil
 }

@@ -1,10 +1,10 @@
 package oip
 
 import (
-	"fmt"
 	"math"
 
 	pb "stationmaster.dev/stationmaster/api/oip"
+	"stationmaster.dev/stationmaster/internal/wire/brief"
 )
 
 // RequestFromProto reads a gRPC request. Data stays in the form in which it came: with raw
@@ -33,7 +33,7 @@ func RequestFromProto(m *pb.ModelInferRequest) (*InferRequest, error) {
 		names[o.GetName()] = true
 		p, err := parametersFromProto(o.GetParameters())
 		if err != nil {
-			return nil, fmt.Errorf("outputs[%d] %q: %w", i, o.GetName(), err)
+			return nil, brief.Errorf("outputs[%d] %q: %w", i, o.GetName(), err)
 		}
 		delete(p, "binary_data")
 		r.Outputs = append(r.Outputs, RequestedOutput{Name: o.GetName(), Parameters: p})
@@ -84,7 +84,7 @@ func RequestToProto(r *InferRequest, raw bool) (*pb.ModelInferRequest, error) {
 	for i := range r.Outputs {
 		p, err := parametersToProto(r.Outputs[i].Parameters)
 		if err != nil {
-			return nil, fmt.Errorf("outputs[%d] %q: %w", i, r.Outputs[i].Name, err)
+			return nil, brief.Errorf("outputs[%d] %q: %w", i, r.Outputs[i].Name, err)
 		}
 		m.Outputs = append(m.Outputs, &pb.ModelInferRequest_InferRequestedOutputTensor{Name: r.Outputs[i].Name, Parameters: p})
 	}
@@ -154,7 +154,7 @@ func tensorsFromProto[T protoTensor](what string, in []T, raw [][]byte, rawField
 		names[t.Name] = true
 		var err error
 		if t.Parameters, err = parametersFromProto(p.GetParameters()); err != nil {
-			return nil, fmt.Errorf("%s[%d] %q: %w", what, i, t.Name, err)
+			return nil, brief.Errorf("%s[%d] %q: %w", what, i, t.Name, err)
 		}
 		delete(t.Parameters, "binary_data_size")
 		if len(raw) > 0 {
@@ -302,7 +302,7 @@ func contents(t *Tensor) (*pb.InferTensorContents, error) {
 	case [][]byte:
 		c.BytesContents = v
 	default:
-		return nil, t.errorf("datatype %s can't hold %T", t.Datatype, data)
+		return nil, t.errorf("datatype %s can't hold %s", t.Datatype, typeOf(data))
 	}
 	return c, nil
 }

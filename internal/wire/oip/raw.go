@@ -195,7 +195,7 @@ func (t *Tensor) AppendRaw(dst []byte) ([]byte, error) {
 			dst = append(le.AppendUint32(dst, uint32(len(e))), e...)
 		}
 	default:
-		return dst, t.errorf("datatype %s can't hold %T", t.Datatype, t.Data)
+		return dst, t.errorf("datatype %s can't hold %s", t.Datatype, typeOf(t.Data))
 	}
 	return dst, nil
 }

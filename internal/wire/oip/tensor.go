@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/wire/brief"
+	"stationmaster.dev/stationmaster/internal/wire/jsonscan"
 )
 
 // Datatype is a tensor's element type in the protocol's spelling.
@@ -125,9 +127,18 @@ type InferResponse struct {
 	Outputs      []Tensor
 }
 
-// Count is how many elements a tensor of the shape has. A negative dimension, or a product
-// beyond int64, is an error.
+// MaxRank is how many dimensions a tensor may have: as many as numpy's arrays, from which most
+// clients make tensors (NPY_MAXDIMS is 64 since numpy 2).
+const MaxRank = jsonscan.MaxRank
+
+var errRank = invalid("the shape has more than %d dimensions", MaxRank)
+
+// Count is how many elements a tensor of the shape has. A negative dimension, a product beyond
+// int64, or more than MaxRank dimensions are an error.
 func Count(shape []int64) (int64, error) {
+	if len(shape) > MaxRank {
+		return 0, errRank
+	}
 	n, zero := int64(1), false
 	for _, d := range shape {
 		switch {
@@ -162,7 +173,7 @@ func (t *Tensor) Check() error {
 	}
 	n, ok := dataLen(t.Datatype, t.Data)
 	if !ok {
-		return t.errorf("datatype %s can't hold %T", t.Datatype, t.Data)
+		return t.errorf("datatype %s can't hold %s", t.Datatype, typeOf(t.Data))
 	}
 	if int64(n) != want {
 		return t.errorf("shape %v has %d elements and the data %d", t.Shape, want, n)
@@ -191,17 +202,19 @@ var datatypeNames = func() string {
 	return strings.Join(names, ", ")
 }()
 
+func typeOf(data any) string { return fmt.Sprintf("%T", data) }
+
 func (t *Tensor) errorf(format string, args ...any) error {
-	return invalid("tensor %q: %s", t.Name, fmt.Sprintf(format, args...))
+	return t.wrap(invalid(format, args...))
 }
 
 func (t *Tensor) wrap(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("tensor %q: %w", t.Name, err)
+	return brief.Errorf("tensor %q: %w", t.Name, err)
 }
 
 func invalid(format string, args ...any) error {
-	return errdef.New(errdef.ErrInvalid, fmt.Sprintf(format, args...))
+	return errdef.New(errdef.ErrInvalid, brief.Sprintf(format, args...))
 }

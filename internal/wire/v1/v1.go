@@ -7,10 +7,10 @@ package v1
 
 import (
 	"bytes"
-	"fmt"
 	"slices"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/wire/brief"
 	"stationmaster.dev/stationmaster/internal/wire/jsonscan"
 	"stationmaster.dev/stationmaster/internal/wire/oip"
 )
@@ -112,7 +112,7 @@ func (r *Request) Tensors(inputs []oip.TensorMetadata) ([]oip.Tensor, error) {
 	for i, in := range inputs {
 		data, dims, err := oip.DecodeData(jsonscan.New(columns[i]), in.Datatype, nil)
 		if err != nil {
-			return nil, fmt.Errorf("%s: input %q: %w", what, in.Name, err)
+			return nil, brief.Errorf("%s: input %q: %w", what, in.Name, err)
 		}
 		shape, ok := fit(dims, in.Shape)
 		if !ok {
@@ -167,7 +167,7 @@ func split(what string, value []byte, inputs []oip.TensorMetadata) ([][]byte, er
 			err = missing(got, inputs)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", what, err)
+			return nil, brief.Errorf("%s: %w", what, err)
 		}
 		return columns, nil
 	}
@@ -189,7 +189,7 @@ func split(what string, value []byte, inputs []oip.TensorMetadata) ([][]byte, er
 			err = missing(got, inputs)
 		}
 		if err != nil {
-			return fmt.Errorf("%s[%d]: %w", what, row, err)
+			return brief.Errorf("%s[%d]: %w", what, row, err)
 		}
 		return nil
 	})
@@ -288,5 +288,5 @@ func (n *nest) next(dst []byte, depth int) []byte {
 }
 
 func invalid(format string, args ...any) error {
-	return errdef.New(errdef.ErrInvalid, fmt.Sprintf(format, args...))
+	return errdef.New(errdef.ErrInvalid, brief.Sprintf(format, args...))
 }

@@ -107,6 +107,27 @@ func TestBadRequestsSayWhatToDo(t *testing.T) {
 	}
 }
 
+func TestNoMessageQuotesWithoutBounds(t *testing.T) {
+	long, number := strings.Repeat(`\u0000`, 100000), strings.Repeat("9", 100000)
+	many := make([]oip.TensorMetadata, 10000)
+	for i := range many {
+		many[i] = oip.TensorMetadata{Name: strings.Repeat("n", i), Datatype: oip.FP32, Shape: make([]int64, 1000)}
+	}
+	for _, body := range []string{
+		`{"LONG":1,"LONG":2}`, `{"inputs":{"LONG":1}}`, `{"instances":[{"LONG":1}]}`, `{"instances":[NUM.5]}`, `{"instances":[[1]]}`,
+	} {
+		for _, inputs := range [][]oip.TensorMetadata{iris, text, two, many, many[:1]} {
+			r, err := v1.DecodeRequest([]byte(strings.NewReplacer("LONG", long, "NUM", number).Replace(body)))
+			if err == nil {
+				_, err = r.Tensors(inputs)
+			}
+			if err != nil && len(err.Error()) > 1024 {
+				t.Errorf("%s: the message has %d bytes: %.300v", body, len(err.Error()), err)
+			}
+		}
+	}
+}
+
 func TestPredictions(t *testing.T) {
 	label := oip.Tensor{Name: "label", Datatype: oip.Int64, Shape: []int64{2}, Data: []int64{0, 2}}
 	prob := oip.Tensor{Name: "p", Datatype: oip.FP32, Shape: []int64{2, 2}, Data: []float32{0.75, 0.25, 0.5, 0.5}}
@@ -244,6 +265,9 @@ func FuzzDecodeRequest(f *testing.F) {
 		for _, inputs := range [][]oip.TensorMetadata{iris, text, two} {
 			tensors, err := r.Tensors(inputs)
 			if err != nil {
+				if len(err.Error()) > 1024 {
+					t.Fatalf("the message has %d bytes: %v", len(err.Error()), err)
+				}
 				continue
 			}
 			for i := range tensors {
