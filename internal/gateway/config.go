@@ -93,8 +93,11 @@ func (t Timeouts) withDefaults() Timeouts {
 const (
 	defaultMaxBody    = 256 << 20
 	defaultMaxMessage = 256 << 20
-	// maxHeaderBytes bounds a request's head. net/http reads 4 KiB more than it is told.
-	maxHeaderBytes = 64 << 10
+	// maxHead bounds a request's head, and a call's metadata, in bytes.
+	maxHead = 64 << 10
+	// maxHeaderBytes is what net/http and grpc read of a head before they end the exchange in
+	// their own ways: so much more than maxHead that the gateway itself refuses most.
+	maxHeaderBytes = 1 << 20
 )
 
 func (c Config) validated() (Config, error) {

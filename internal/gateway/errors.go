@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -52,10 +53,32 @@ func edgeOf(err error) edge {
 			if kind == errdef.ErrInternal && errors.As(err, &up) {
 				e.status, e.code = http.StatusBadGateway, codes.Unavailable
 			}
+			if errors.Is(err, errHead) {
+				e.status = http.StatusRequestHeaderFieldsTooLarge
+			}
 			return e
 		}
 	}
 	panic("BUG: kind " + kind.Error() + " has no edge")
+}
+
+// errHead is told to clients whose head, or metadata, is larger than maxHead.
+var errHead = errdef.New(errdef.ErrTooLarge, fmt.Sprintf(
+	"the request's head is larger than %d KiB: send less in header fields and the path", maxHead>>10))
+
+// fieldCost is what a field counts beyond its name and value, as in HTTP/2 (RFC 9113, section
+// 6.5.2).
+const fieldCost = 32
+
+// size is how much fields count towards maxHead.
+func size(fields map[string][]string) int {
+	n := 0
+	for name, values := range fields {
+		for _, v := range values {
+			n += len(name) + len(v) + fieldCost
+		}
+	}
+	return n
 }
 
 // statusOf gives an error as a gRPC status; a status that came from an engine stays as it is.

@@ -191,6 +191,9 @@ func reservedMetadata(k string) bool {
 }
 
 func (c *call) serve() error {
+	if size(c.md) > maxHead {
+		return errHead
+	}
 	if err := c.readFirst(); err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
@@ -523,6 +524,18 @@ func TestGRPCIsConvertedForRESTEngines(t *testing.T) {
 	}
 	if _, err := c.ModelInfer(ctx, inferRequest("old")); status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "speaks v1 only") {
 		t.Error(err)
+	}
+}
+
+// connEnds tells when a client's connection ends.
+type connEnds chan struct{}
+
+func (connEnds) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (connEnds) HandleRPC(context.Context, stats.RPCStats)                         {}
+func (connEnds) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (e connEnds) HandleConn(_ context.Context, s stats.ConnStats) {
+	if _, ok := s.(*stats.ConnEnd); ok {
+		e <- struct{}{}
 	}
 }
 

@@ -200,6 +200,10 @@ func (x *exchange) serve() {
 		x.fail(errdef.New(errdef.ErrUnsupported, "CONNECT isn't served here: send the request itself"))
 		return
 	}
+	if len(x.path)+len(x.query)+size(x.r.Header) > maxHead {
+		x.fail(errHead)
+		return
+	}
 	if max := x.g.cfg.MaxBody; max > 0 && x.r.ContentLength > max {
 		x.fail(tooLarge(max))
 		return

@@ -2,9 +2,11 @@ package gateway
 
 import (
 	"bytes"
+	"fmt"
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 )
 
 // shape makes net/http's own refusals (a head that is too large or malformed) speak the
@@ -29,6 +31,14 @@ type shapedConn struct{ *net.TCPConn }
 // handlers' responses carry a date.
 var refusalHead = []byte("\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n")
 
+// The refusal of an Expect field that net/http doesn't know is a response without a body; all
+// of the gateway's own carry a request's identifier.
+var (
+	expectationFailed = []byte(" 417 Expectation Failed\r\n")
+	emptyBody         = []byte("\r\nContent-Length: 0\r\n")
+	requestIDField    = []byte("\r\nX-Request-Id: ")
+)
+
 const maxRefusal = 400
 
 func (c *shapedConn) Write(b []byte) (int, error) {
@@ -48,7 +58,13 @@ func shapeRefusal(b []byte) []byte {
 	if !bytes.HasPrefix(b, []byte("HTTP/1.")) {
 		return nil
 	}
-	line, _, ok := bytes.Cut(b, refusalHead)
+	if bytes.HasPrefix(b[8:], expectationFailed) {
+		if !bytes.Contains(b, emptyBody) || bytes.Contains(b, requestIDField) {
+			return nil
+		}
+		return refusal(http.StatusExpectationFailed, "the only expectation that is met here is 100-continue: send the request without the field Expect")
+	}
+	line, text, ok := bytes.Cut(b, refusalHead)
 	if !ok || bytes.IndexByte(line, '\n') >= 0 || len(line) < 12 {
 		return nil
 	}
@@ -56,17 +72,22 @@ func shapeRefusal(b []byte) []byte {
 	if err != nil {
 		return nil
 	}
-	message := "the request can't be read: " + http.StatusText(code)
-	if code == http.StatusRequestHeaderFieldsTooLarge {
-		message = "the request's head is larger than " + strconv.Itoa(maxHeaderBytes>>10) +
-			" KiB: send less in header fields and the path"
+	// Where net/http knows what is wrong it says so behind the status's own words.
+	_, why, told := strings.Cut(string(text), http.StatusText(code)+": ")
+	switch {
+	case code == http.StatusRequestHeaderFieldsTooLarge:
+		return refusal(code, errHead.Error())
+	case code == http.StatusNotImplemented:
+		return refusal(code, "the body's transfer encoding isn't supported: send it chunked or with its length")
+	case !told:
+		return refusal(code, "the request isn't well-formed HTTP: check the request line, the header lines and the body's length")
 	}
+	return refusal(code, "the request can't be read: "+why)
+}
+
+// refusal is a whole response that ends the connection.
+func refusal(code int, message string) []byte {
 	body := errorBody("", edge{}, message)
-	out := append([]byte(nil), line...)
-	out = append(out, "\r\nContent-Type: application/json\r\nConnection: close\r\nX-Request-Id: "...)
-	out = append(out, requestID(nil)...)
-	out = append(out, "\r\nContent-Length: "...)
-	out = strconv.AppendInt(out, int64(len(body)), 10)
-	out = append(out, "\r\n\r\n"...)
-	return append(out, body...)
+	return fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nConnection: close\r\nX-Request-Id: %s\r\nContent-Length: %d\r\n\r\n%s",
+		code, http.StatusText(code), requestID(nil), len(body), body)
 }

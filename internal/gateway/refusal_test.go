@@ -1,0 +1,130 @@
+package gateway_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"stationmaster.dev/stationmaster/api/oip"
+	"stationmaster.dev/stationmaster/internal/gateway"
+	"stationmaster.dev/stationmaster/internal/route"
+)
+
+func TestHeadsThatCannotBeReadAreRefusedInShape(t *testing.T) {
+	g := start(t, nil, service("iris", route.Endpoint{HTTP: engine(t, named("iris"))}))
+	tests := map[string]struct {
+		head   string
+		status int
+		want   string
+	}{
+		"no request line":           {"hello there, gateway\r\n\r\n", 400, "isn't well-formed HTTP"},
+		"no host":                   {"GET /v2 HTTP/1.1\r\n\r\n", 400, "missing required Host header"},
+		"a field name with a space": {"GET /v2 HTTP/1.1\r\nHost: x\r\nA b: c\r\n\r\n", 400, "the request"},
+		"two lengths":               {"POST /v2 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", 400, "length"},
+		"an unknown encoding":       {"POST /v2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501, "chunked"},
+		"a version to come":         {"GET /v2 HTTP/3.0\r\nHost: x\r\n\r\n", 505, "unsupported protocol version"},
+		"an unknown expectation":    {"GET /v2/models/iris HTTP/1.1\r\nHost: x\r\nExpect: the-moon\r\n\r\n", 417, "100-continue"},
+		"1.5 MB of fields":          {"GET /v2 HTTP/1.1\r\nHost: x\r\nX-Big: " + strings.Repeat("x", 1500<<10) + "\r\n\r\n", 431, "64 KiB"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			conn := dial(t, g.HTTP)
+			go func() { _, _ = io.WriteString(conn, tc.head) }()
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			b, _ := io.ReadAll(resp.Body)
+			if text := errorText(t, answer{resp, string(b)}); resp.StatusCode != tc.status || !strings.Contains(text, tc.want) {
+				t.Errorf("got %d %q, want %d with %q", resp.StatusCode, text, tc.status, tc.want)
+			}
+			if resp.Header.Get("X-Request-Id") == "" || !resp.Close {
+				t.Errorf("head %v, close %v", resp.Header, resp.Close)
+			}
+		})
+	}
+}
+
+// An engine's own 417 is its answer and stays as it is.
+func TestAnEnginesRefusalOfAnExpectationPasses(t *testing.T) {
+	g := start(t, nil, service("iris", route.Endpoint{HTTP: engine(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusExpectationFailed)
+	})}))
+	if a := do(t, client(t), request(t, http.MethodGet, g.url("/v2/models/iris"), "")); a.StatusCode != 417 || a.body != "" {
+		t.Errorf("%d %q", a.StatusCode, a.body)
+	}
+}
+
+func TestLargeHeadsAreRefusedInEachProtocol(t *testing.T) {
+	tlsConfig, roots := certificate(t)
+	g := start(t, func(c *gateway.Config) { c.HTTPS, c.TLS = listen(t), tlsConfig },
+		service("iris", route.Endpoint{HTTP: engine(t, named("iris")), GRPC: grpcEngine(t, &oipEngine{})}))
+	secure := func(h2 bool) *http.Client {
+		tr := &http.Transport{TLSClientConfig: roots.Clone(), ForceAttemptHTTP2: h2}
+		t.Cleanup(tr.CloseIdleConnections)
+		return &http.Client{Transport: tr}
+	}
+	clients := map[string]struct {
+		base string
+		*http.Client
+	}{
+		"HTTP/1.1":      {"http://" + g.HTTP, client(t)},
+		"HTTP/2":        {"http://" + g.HTTP, h2cClient(t)},
+		"HTTP/1.1, TLS": {"https://" + g.HTTPS, secure(false)},
+		"HTTP/2, TLS":   {"https://" + g.HTTPS, secure(true)},
+	}
+	for name, c := range clients {
+		t.Run(name, func(t *testing.T) {
+			for size, want := range map[int]int{60 << 10: 200, 70 << 10: 431, 900 << 10: 431} {
+				r := request(t, http.MethodPost, c.base+"/v2/models/iris/infer", "{}")
+				r.Header.Set("X-Big", strings.Repeat("x", size))
+				a := do(t, c.Client, r)
+				if a.StatusCode != want || a.Header.Get("X-Request-Id") == "" {
+					t.Errorf("%d bytes: %d %v", size, a.StatusCode, a.Header)
+				}
+				if want == 431 && !strings.Contains(errorText(t, a), "64 KiB") {
+					t.Errorf("%d bytes: %s", size, a.body)
+				}
+			}
+			r := request(t, http.MethodPost, c.base+"/v1/chat/completions", "{}")
+			r.Header.Set("X-Big", strings.Repeat("x", 70<<10))
+			if a := do(t, c.Client, r); a.StatusCode != 431 || !strings.Contains(a.body, `"type":"invalid_request_error"`) {
+				t.Errorf("an OpenAI client got %d %s", a.StatusCode, a.body)
+			}
+		})
+	}
+}
+
+func TestLargeMetadataIsRefusedAndHarmsNoOtherCall(t *testing.T) {
+	g := start(t, nil, service("iris", route.Endpoint{GRPC: grpcEngine(t, &oipEngine{})}))
+	for name, addr := range map[string]string{"gRPC port": g.GRPC, "HTTP port": g.HTTP} {
+		t.Run(name, func(t *testing.T) {
+			ended := make(chan struct{}, 1)
+			c := oip.NewGRPCInferenceServiceClient(connect(t, addr, grpc.WithStatsHandler(connEnds(ended))))
+			for size, want := range map[int]codes.Code{50 << 10: codes.OK, 70 << 10: codes.ResourceExhausted, 900 << 10: codes.ResourceExhausted} {
+				ctx := metadata.AppendToOutgoingContext(t.Context(), "x-big", strings.Repeat("x", size))
+				_, err := c.ModelInfer(ctx, inferRequest("iris"))
+				if status.Code(err) != want {
+					t.Errorf("%d bytes: %v, want %v", size, err, want)
+				}
+				if want != codes.OK && !strings.Contains(fmt.Sprint(err), "64 KiB") {
+					t.Errorf("%d bytes: %v", size, err)
+				}
+			}
+			select {
+			case <-ended:
+				t.Error("the connection was closed")
+			default:
+			}
+		})
+	}
+}
