@@ -363,7 +363,7 @@ func (s *Store) fetch(ctx context.Context, key flightKey, source Source) (string
 // commit checks the digest and moves what was staged to where it stays.
 func (s *Store) commit(sink *Sink, pinned string) (string, string, error) {
 	if len(sink.entries) == 0 {
-		return "", "", fmt.Errorf("%w: there is no file in it", errdef.ErrInvalid)
+		return "", "", fmt.Errorf("%w: there is no file in it: put the model's files there, model.onnx for example, or name where they are", errdef.ErrInvalid)
 	}
 	entries := sink.tree()
 	text := manifest(entries)

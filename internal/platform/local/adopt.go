@@ -85,6 +85,7 @@ func (p *Platform) resume(rec *record, known map[int]bool) *instance {
 			f := (ending{}).failure(false, now)
 			f.Container, f.LogTail = s.Name, logTail(r.logPath(s.Name))
 			f.Message = "the process ended while no control plane ran"
+			r.explain(f, s)
 			lost := replica.Exited{Container: i, Incarnation: c.Incarnation, Failure: f}
 			r.inbox <- func() replica.Event { return lost } // run hasn't begun; there is room for one from each container
 		}

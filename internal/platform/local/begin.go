@@ -287,6 +287,7 @@ func (r *instance) ended(p *process, end ending) replica.Event {
 	f := end.failure(oom, r.p.cfg.Now())
 	f.Container = c.Name
 	f.LogTail = logTail(r.logPath(c.Name))
+	r.explain(f, c)
 	p.pidfd.Close()
 	r.removeEngineContainer(p)
 	p.Group.remove()

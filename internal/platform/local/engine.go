@@ -77,17 +77,31 @@ func (p *Platform) resolve(ctx context.Context, c *spec.Container) (runnable, *s
 			return runnable{Path: engine, Engine: engine}, nil
 		}
 	}
-	msg := fmt.Sprintf("container %s: found none of [%s] on PATH (%s)", c.Name, strings.Join(looked, ", "), p.base["PATH"])
+	return runnable{}, &spec.Failure{Reason: spec.RuntimeNotInstalled, Container: c.Name, Message: notInstalled(c, looked, install, p.base["PATH"]), ExitCode: -1, Terminal: true}
+}
+
+// notInstalled says what was looked for in vain and what a person can do.
+func notInstalled(c *spec.Container, looked []string, install, path string) string {
+	msg := fmt.Sprintf("container %s: found none of [%s] on PATH (%s)", c.Name, strings.Join(looked, ", "), path)
 	if len(looked) == 0 {
 		msg = "container " + c.Name + " names no command that could run here"
 	}
 	if c.Image != "" {
 		msg += ", and neither podman nor docker answers to run image " + c.Image
 	}
-	if install != "" {
-		msg += "; install it: " + install
+	var do []string
+	switch {
+	case install != "":
+		do = append(do, "install it: "+install)
+	case len(looked) > 0:
+		do = append(do, "install it, or name its folder by --runtime-path")
+	default:
+		do = append(do, "give the container a command that this machine has")
 	}
-	return runnable{}, &spec.Failure{Reason: spec.RuntimeNotInstalled, Container: c.Name, Message: msg, ExitCode: -1, Terminal: true}
+	if c.Image != "" {
+		do = append(do, "install podman or start docker")
+	}
+	return msg + "; " + strings.Join(do, ", or ")
 }
 
 // find looks a command up on the engines' PATH.

@@ -295,7 +295,8 @@ func TestFailuresTellWhatHappened(t *testing.T) {
 		"exit code and log": {
 			w: func() spec.Workload { return workload(server("-exit-after=1ms", "-code=42", "-say=hello")) },
 			want: func(f *spec.Failure) bool {
-				return f.Reason == spec.Exited && f.ExitCode == 42 && f.Signal == "" && slices.Equal(f.LogTail, []string{"engine starts hello", "engine gives up"})
+				return f.Reason == spec.Exited && f.ExitCode == 42 && f.Signal == "" && slices.Equal(f.LogTail, []string{"engine starts hello", "engine gives up"}) &&
+					f.Message == "the process exited with code 42; its last log line: engine gives up"
 			},
 		},
 		"missing secret": {
@@ -338,6 +339,22 @@ func TestFailuresTellWhatHappened(t *testing.T) {
 				return f.Reason == spec.RuntimeNotInstalled && f.Terminal && strings.Contains(f.Message, "install it: pip install no-such-engine")
 			},
 		},
+		"an image alone": {
+			w: func() spec.Workload {
+				return workload(spec.Container{Name: "server", Image: "example.test/engine:1"})
+			},
+			want: func(f *spec.Failure) bool {
+				return f.Reason == spec.RuntimeNotInstalled && strings.Contains(f.Message, "give the container a command that this machine has, or install podman or start docker")
+			},
+		},
+		"a command that isn't there": {
+			w: func() spec.Workload {
+				return workload(spec.Container{Name: "server", Command: []string{"no-such-engine"}})
+			},
+			want: func(f *spec.Failure) bool {
+				return f.Reason == spec.RuntimeNotInstalled && strings.HasSuffix(f.Message, "; install it, or name its folder by --runtime-path")
+			},
+		},
 		"failing init container": {
 			w: func() spec.Workload {
 				w := workload(server())
@@ -368,6 +385,51 @@ func TestFailuresTellWhatHappened(t *testing.T) {
 				t.Errorf("failure %+v has no time", r.Failure)
 			}
 		})
+	}
+}
+
+func TestAPortWrittenIntoTheProgramIsToldWithItsOwner(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, nil)
+	// This very process has the port.
+	b.apply(workload(server("-http="+port)), 1)
+	b.until("failed for the port, which the platform's own process has", func(r spec.Replica) bool {
+		return r.Failure != nil && r.Failure.Reason == spec.Exited && strings.Contains(r.Failure.Message,
+			"; port "+port+" is taken by stationmaster itself: see the addresses that 'up' printed: let it listen on $PORT, or name the containerPort 8080 in its args")
+	})
+	// Now another service has it.
+	l.Close()
+	b.until("listening", func(spec.Replica) bool {
+		c, err := net.Dial("tcp", "127.0.0.1:"+port)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+	other := workload(server("-http=" + port))
+	other.Service.Name, other.Revision.Name = "other", "other-1"
+	b.apply(other, 1)
+	deadline := time.Now().Add(patience)
+	for {
+		o, err := b.Observe(t.Context(), other.Service)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(o.Replicas) == 1 && o.Replicas[0].Failure != nil && strings.Contains(o.Replicas[0].Failure.Message, "port "+port+" is taken by service default/iris (replica iris-1-") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the owner isn't told: %+v", o.Replicas)
+		}
+		time.Sleep(5 * time.Millisecond)
 	}
 }
 
