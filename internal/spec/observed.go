@@ -62,6 +62,9 @@ const (
 	ModelPullFailed FailureReason = "ModelPullFailed"
 	// RuntimeNotInstalled: the command isn't on this machine and no container engine answers.
 	RuntimeNotInstalled FailureReason = "RuntimeNotInstalled"
+	// Unschedulable: no node of the cluster takes the replica (resources, affinity, taints). It
+	// waits in phase Pending, and may yet find one.
+	Unschedulable FailureReason = "Unschedulable"
 	// StartFailed: the process couldn't be started (bad volume, secret, port, permission).
 	StartFailed FailureReason = "StartFailed"
 	// Exited: the process ended by itself.

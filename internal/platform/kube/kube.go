@@ -1,0 +1,327 @@
+// Package kube runs workloads on a Kubernetes cluster: one Deployment per revision, so that
+// canary, rollback and zero are the same plan as on one machine.
+package kube
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/manifest"
+	"stationmaster.dev/stationmaster/internal/platform"
+	"stationmaster.dev/stationmaster/internal/spec"
+)
+
+// Config is what the platform needs to know of its surroundings. Revisions is required.
+type Config struct {
+	// Revisions reads a Revision; it is called once for each assignment of an Apply, so it had
+	// better answer from a cache. Pods are made from its pod template, not from the workload,
+	// which lacks what only Kubernetes heeds.
+	Revisions func(context.Context, spec.RevisionKey) (*smv1alpha1.Revision, error)
+	// Image is our own image, whose entrypoint is the stationmaster binary. It pulls models and
+	// is the built-in runtime. Empty means that neither works, which shows as a failure.
+	Image string
+	// GatewayHost is the DNS name of the gateway's Service, to which the components' Services
+	// point. Empty means that they lead to the pods themselves, past canary and activation.
+	GatewayHost string
+	// GatewayGRPCPort is the port of the gateway's Service for gRPC; 0 means 8081. Its port for
+	// HTTP is 80, as the components' Services have it.
+	GatewayGRPCPort int32
+	// GatewayPods are those that may reach engines: gateways and operators. Empty means that no
+	// NetworkPolicy is made.
+	GatewayPods []PodSelector
+	// Namespaces restricts the platform to some namespaces; empty means all.
+	Namespaces []string
+	// Logger tells what goes on; nil means nothing is logged.
+	Logger *slog.Logger
+}
+
+// PodSelector selects pods of one namespace by their labels.
+type PodSelector struct {
+	Namespace string
+	Labels    map[string]string
+}
+
+// Platform runs workloads as Deployments. Make it with New and drive it with Run; before that
+// has read the cluster once, all methods but Changes answer errdef.ErrUnavailable.
+type Platform struct {
+	*Observer
+	cfg    Config
+	client client.Client
+
+	mu sync.Mutex
+	// applied are the services with assignments, which the cache may not show yet.
+	applied map[spec.ServiceKey]bool
+	// refused holds what the cluster said to assignments that it didn't take.
+	refused map[spec.ServiceKey][]spec.Replica
+	written writes
+}
+
+var _ platform.Platform = (*Platform)(nil)
+
+// again is how often assignments that the cluster refused are tried again: quotas and policies
+// change without telling.
+const again = 30 * time.Second
+
+// New makes a platform on the cluster that config leads to. It starts nothing.
+func New(config *rest.Config, cfg Config) (*Platform, error) {
+	if cfg.Revisions == nil {
+		return nil, errdef.New(errdef.ErrInvalid, "the Kubernetes platform needs to know how to read revisions")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.GatewayGRPCPort == 0 {
+		cfg.GatewayGRPCPort = 8081
+	}
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	o, err := newObserver(config, scheme, cfg.Namespaces, ownKinds()...)
+	if err != nil {
+		return nil, err
+	}
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("make API client: %w", err)
+	}
+	p := &Platform{
+		Observer: o, cfg: cfg, client: c,
+		applied: map[spec.ServiceKey]bool{}, refused: map[spec.ServiceKey][]spec.Replica{}, written: writes{},
+	}
+	o.deleted = p.forget
+	return p, nil
+}
+
+func newScheme() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, appsv1.AddToScheme, policyv1.AddToScheme, networkingv1.AddToScheme,
+	} {
+		if err := add(s); err != nil {
+			return nil, fmt.Errorf("build scheme: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// ownKinds are the kinds of object that the platform makes.
+func ownKinds() []client.Object {
+	return []client.Object{
+		&appsv1.Deployment{}, &corev1.Service{}, &corev1.ConfigMap{}, &policyv1.PodDisruptionBudget{}, &networkingv1.NetworkPolicy{},
+	}
+}
+
+// Run watches the cluster until ctx ends; it has joined all it started when it returns.
+func (p *Platform) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { p.retry(ctx) })
+	err := p.Observer.Run(ctx)
+	cancel()
+	wg.Wait()
+	return err
+}
+
+// retry wakes the services whose assignments were refused.
+func (p *Platform) retry(ctx context.Context) {
+	tick := time.NewTicker(again)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			p.mu.Lock()
+			for key := range p.refused {
+				p.feed.Notify(key)
+			}
+			p.mu.Unlock()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Apply implements platform.Platform. What the cluster refuses (a pod that isn't valid, a
+// quota) is no error of Apply: Observe shows it as a failed replica, and it is tried again.
+func (p *Platform) Apply(ctx context.Context, key spec.ServiceKey, want []platform.Assignment) error {
+	for _, a := range want {
+		if len(a.Workload.Containers) == 0 || a.Replicas < 0 {
+			return errdef.New(errdef.ErrInvalid, "revision "+a.Workload.Revision.String()+" has no container or a negative number of replicas")
+		}
+	}
+	if err := p.ready(); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	if p.applied[key] = true; len(want) == 0 {
+		delete(p.applied, key)
+	}
+	p.mu.Unlock()
+	var objects []client.Object
+	var refused []spec.Replica
+	var members []member
+	for _, a := range want {
+		m, made, err := p.member(ctx, a)
+		if err != nil {
+			return err
+		}
+		objects, members = append(objects, made...), append(members, m)
+		if m.refused != nil {
+			refused = append(refused, refusal(a.Workload, m.refused, time.Now()))
+		}
+	}
+	objects = append(objects, p.cfg.serviceObjects(key, members)...)
+	slices.SortStableFunc(objects, func(a, b client.Object) int { return order(a) - order(b) })
+	for _, o := range objects {
+		err := p.converge(ctx, o)
+		switch {
+		case err == nil:
+		case isRefusal(err):
+			refused = append(refused, refusal(blame(want, o), err, time.Now()))
+		default:
+			return err
+		}
+	}
+	p.refuse(key, refused)
+	return p.prune(ctx, key, want, objects)
+}
+
+// refuse keeps what was refused of a service, with the time at which it was refused first.
+func (p *Platform) refuse(key spec.ServiceKey, now []spec.Replica) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before := p.refused[key]
+	changed := len(before) != len(now)
+	for i := range now {
+		j := slices.IndexFunc(before, func(r spec.Replica) bool {
+			return r.ID == now[i].ID && r.Hash == now[i].Hash && r.Failure.Message == now[i].Failure.Message
+		})
+		if j < 0 {
+			changed = true
+			continue
+		}
+		now[i] = before[j]
+	}
+	if p.refused[key] = now; len(now) == 0 {
+		delete(p.refused, key)
+	}
+	if changed {
+		p.feed.Notify(key)
+	}
+}
+
+// blame returns the workload that an object was made for; the last one's for what is shared.
+func blame(want []platform.Assignment, o client.Object) spec.Workload {
+	for _, a := range want {
+		if a.Workload.Revision.Name == o.GetLabels()[labelRevision] {
+			return a.Workload
+		}
+	}
+	return want[len(want)-1].Workload
+}
+
+// Observe implements platform.Platform.
+func (p *Platform) Observe(ctx context.Context, key spec.ServiceKey) (spec.Observed, error) {
+	pods, err := p.pods(ctx, key)
+	if err != nil {
+		return spec.Observed{}, err
+	}
+	var deployments appsv1.DeploymentList
+	if err := p.list(ctx, key, &deployments); err != nil {
+		return spec.Observed{}, err
+	}
+	p.mu.Lock()
+	refused := slices.Clone(p.refused[key])
+	p.mu.Unlock()
+	replicas := blocked(replicasOf(pods), deployments.Items)
+	return spec.Observed{Replicas: sorted(append(replicas, refused...))}, nil
+}
+
+// Services implements platform.Platform.
+func (p *Platform) Services(ctx context.Context) ([]spec.ServiceKey, error) {
+	if err := p.ready(); err != nil {
+		return nil, err
+	}
+	found := map[spec.ServiceKey]bool{}
+	for _, list := range []client.ObjectList{&appsv1.DeploymentList{}, &corev1.PodList{}, &corev1.ServiceList{}} {
+		if err := p.cache.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list what runs: %w", err)
+		}
+		for _, o := range items(list) {
+			found[serviceOf(o)] = true
+		}
+	}
+	p.mu.Lock()
+	for key := range p.applied {
+		found[key] = true
+	}
+	p.mu.Unlock()
+	var out []spec.ServiceKey
+	for key := range found {
+		out = append(out, key)
+	}
+	slices.SortFunc(out, func(a, b spec.ServiceKey) int { return strings.Compare(a.String(), b.String()) })
+	return out, nil
+}
+
+// member is a revision among those of a service that run.
+type member struct {
+	revision *smv1alpha1.Revision
+	workload spec.Workload
+	replicas int
+	// digests pin models, by URI.
+	digests map[string]string
+	// refused says why no pod can be made of the revision; nil when one can.
+	refused error
+}
+
+// member reads an assignment's revision and makes the objects that it alone needs.
+func (p *Platform) member(ctx context.Context, a platform.Assignment) (member, []client.Object, error) {
+	m := member{workload: a.Workload, replicas: a.Replicas, digests: map[string]string{}}
+	var err error
+	if m.revision, err = p.cfg.Revisions(ctx, a.Workload.Revision); err != nil {
+		return m, nil, fmt.Errorf("read revision %s: %w", a.Workload.Revision, err)
+	}
+	rev := m.revision
+	if rev.Spec.Hash != a.Workload.Hash {
+		return m, nil, errdef.New(errdef.ErrUnavailable, fmt.Sprintf("revision %s has the hash %q, not %q", a.Workload.Revision, rev.Spec.Hash, a.Workload.Hash))
+	}
+	for _, model := range a.Workload.Models {
+		if model.Digest != "" {
+			m.digests[model.URI] = model.Digest
+		}
+	}
+	compiled, err := manifest.WorkloadOf(a.Workload.Revision.Namespace, a.Workload.Revision.Name, &rev.Spec)
+	if err != nil {
+		m.refused = err
+		return m, nil, nil
+	}
+	m.workload = compiled
+	live, err := p.live(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: rev.Namespace, Name: rev.Name}})
+	if err != nil {
+		return m, nil, err
+	}
+	cfg := p.cfg
+	if d, ok := live.(*appsv1.Deployment); ok {
+		cfg.Image = cfg.ownImage(d, rev.Spec.Hash)
+	}
+	made, err := cfg.revisionObjects(m)
+	m.refused = err
+	return m, made, nil
+}

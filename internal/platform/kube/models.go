@@ -1,0 +1,187 @@
+package kube
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Names that KServe gives the parts by which models reach a pod (kserve.md 1.7).
+const (
+	pullContainer     = "storage-initializer"
+	pulledVolume      = "kserve-provision-location"
+	claimVolume       = "kserve-pvc-source"
+	imageVolume       = "kserve-image-source"
+	readOnlyOptOut    = "storage.kserve.io/readonly"
+	scratchVolume     = "stationmaster-tmp"
+	terminationReport = "/dev/termination-log"
+)
+
+// nonRoot is the user of our own image.
+const nonRoot = 65532
+
+// source is how a model reaches its pods.
+type source int
+
+const (
+	pulled source = iota
+	fromClaim
+	fromImage
+)
+
+// sourceOf parts a model's URI: how it comes, and what is behind its scheme.
+func sourceOf(uri string) (source, string) {
+	scheme, rest, _ := strings.Cut(uri, "://")
+	switch scheme {
+	case "pvc":
+		return fromClaim, rest
+	case "oci", "oci+native":
+		return fromImage, rest
+	}
+	return pulled, uri
+}
+
+// mountModels puts the revision's models at their paths in the containers that work on them.
+func (c *Config) mountModels(t *corev1.PodTemplateSpec, m member) error {
+	pod := &t.Spec
+	readOnly := t.Annotations[readOnlyOptOut] != "false"
+	var mounts []corev1.VolumeMount
+	var fetched []string
+	images := map[string]string{}
+	claims := map[string]string{}
+	var pulls []corev1.Container
+	for i, model := range m.workload.Models {
+		switch kind, rest := sourceOf(model.URI); kind {
+		case fromClaim:
+			claim, sub, _ := strings.Cut(rest, "/")
+			if claim == "" {
+				return fmt.Errorf("model %s names no claim: write pvc://claim or pvc://claim/path", model.URI)
+			}
+			name, ok := claims[claim]
+			if !ok {
+				name = numbered(claimVolume, len(claims))
+				claims[claim] = name
+				pod.Volumes = append(pod.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+				}})
+			}
+			mounts = append(mounts, corev1.VolumeMount{Name: name, MountPath: model.MountPath, SubPath: strings.Trim(sub, "/"), ReadOnly: readOnly})
+		case fromImage:
+			name := numbered(imageVolume, len(images))
+			images[name] = model.URI
+			pod.Volumes = append(pod.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+				Image: &corev1.ImageVolumeSource{Reference: rest},
+			}})
+			// An image volume can't be written to, whatever the annotation says.
+			mounts = append(mounts, corev1.VolumeMount{Name: name, MountPath: model.MountPath, SubPath: "models", ReadOnly: true})
+		default:
+			if c.Image == "" {
+				return fmt.Errorf("model %s has to be pulled, and the operator wasn't told the image that does it: set it", model.URI)
+			}
+			pulls = append(pulls, c.pull(numbered(pullContainer, len(pulls)), model.URI, model.MountPath, pinsName(m.revision.Name), pinKey(i)))
+			fetched = append(fetched, path.Clean(model.MountPath))
+		}
+	}
+	if len(images) > 0 {
+		text, err := imageModels(images)
+		if err != nil {
+			return err
+		}
+		t.Annotations[annotationImages] = text
+	}
+	if len(pulls) > 0 {
+		// One volume holds all, mounted where the paths part (KServe does so too).
+		at := commonDir(fetched)
+		if at == "/" {
+			return fmt.Errorf("models at %s share no directory: use paths such as /mnt/models/a and /mnt/models/b", strings.Join(fetched, ", "))
+		}
+		mounts = append([]corev1.VolumeMount{{Name: pulledVolume, MountPath: at, ReadOnly: readOnly}}, mounts...)
+		for i := range pulls {
+			pulls[i].VolumeMounts = append(pulls[i].VolumeMounts, corev1.VolumeMount{Name: pulledVolume, MountPath: at})
+		}
+		pod.Volumes = append(pod.Volumes,
+			corev1.Volume{Name: pulledVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+			corev1.Volume{Name: scratchVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+		// They go first, as on one machine, where the manifest's own find the models there.
+		pod.InitContainers = append(pulls, pod.InitContainers...)
+	}
+	for i := range pod.Containers {
+		container := &pod.Containers[i]
+		if !serves(&m.workload, container) {
+			continue
+		}
+		for _, mount := range mounts {
+			taken := slices.ContainsFunc(container.VolumeMounts, func(have corev1.VolumeMount) bool { return have.MountPath == mount.MountPath })
+			if !taken {
+				container.VolumeMounts = append(container.VolumeMounts, mount)
+			}
+		}
+	}
+	return nil
+}
+
+// pull makes the init container that fetches one model. The digest that it has to have comes
+// from a config map: it is known after the first pull only, and a pod template that changed
+// with it would replace all pods. No digest there means any.
+func (c *Config) pull(name, uri, to, pins, key string) corev1.Container {
+	yes, no, user := true, false, int64(nonRoot)
+	return corev1.Container{
+		Name: name, Image: c.Image,
+		Args: []string{
+			"model", "pull", "--to", to, "--report", terminationReport, "--digest=$(MODEL_DIGEST)",
+			// A reference to a variable isn't meant in a URI.
+			strings.ReplaceAll(uri, "$(", "$$("),
+		},
+		Env: []corev1.EnvVar{
+			{Name: "HOME", Value: "/tmp"},
+			{Name: "MODEL_DIGEST", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
+				LocalObjectReference: corev1.LocalObjectReference{Name: pins}, Key: key,
+			}}},
+		},
+		// KServe's defaults.
+		Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("100Mi")},
+			Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi")},
+		},
+		TerminationMessagePath:   terminationReport,
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		VolumeMounts:             []corev1.VolumeMount{{Name: scratchVolume, MountPath: "/tmp"}},
+		SecurityContext: &corev1.SecurityContext{
+			RunAsNonRoot: &yes, RunAsUser: &user, AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, Privileged: &no,
+			Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+	}
+}
+
+// numbered returns name for the first, name-2 for the second, and so on.
+func numbered(name string, before int) string {
+	if before == 0 {
+		return name
+	}
+	return fmt.Sprintf("%s-%d", name, before+1)
+}
+
+// commonDir returns the deepest directory that is, or holds, each of the paths.
+func commonDir(paths []string) string {
+	dir := paths[0]
+	for _, p := range paths[1:] {
+		for dir != "/" && p != dir && !strings.HasPrefix(p, dir+"/") {
+			dir = path.Dir(dir)
+		}
+	}
+	return dir
+}
+
+// isPull says whether an init container fetches a model.
+func isPull(name string) bool {
+	return name == pullContainer || strings.HasPrefix(name, pullContainer+"-")
+}
+
+func pinsName(revision string) string { return revision }
+
+func pinKey(model int) string { return fmt.Sprintf("digest-%d", model+1) }
