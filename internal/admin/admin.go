@@ -29,7 +29,11 @@ type Config struct {
 // Serve answers on ln until ctx ends, then closes it. Profiles are served only where ln is on
 // a loopback address.
 func Serve(ctx context.Context, ln net.Listener, cfg Config) error {
-	srv := &http.Server{Handler: handler(cfg, isLoopback(ln.Addr())), ReadHeaderTimeout: 10 * time.Second}
+	srv := &http.Server{
+		Handler: handler(ctx, cfg, isLoopback(ln.Addr())), ReadHeaderTimeout: 10 * time.Second,
+		// Requests end with ctx, so that a log which is followed ends by a word and not by a cut.
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(ln) }()
 	select {
@@ -55,7 +59,8 @@ func isLoopback(a net.Addr) bool {
 	return ok && tcp.IP.IsLoopback()
 }
 
-func handler(cfg Config, profiles bool) http.Handler {
+// handler serves until serving ends.
+func handler(serving context.Context, cfg Config, profiles bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -67,7 +72,7 @@ func handler(cfg Config, profiles bool) http.Handler {
 		fmt.Fprintln(w, "ok")
 	})
 	if cfg.Logs != nil {
-		mux.Handle("GET /logs/{namespace}/{name}", authorized(cfg.Token, logs(cfg.Logs)))
+		mux.Handle("GET /logs/{namespace}/{name}", authorized(cfg.Token, logs(serving, cfg.Logs)))
 	}
 	if profiles {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)

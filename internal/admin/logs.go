@@ -82,7 +82,13 @@ var statusOf = map[error]int{
 	errdef.ErrInvalid: http.StatusBadRequest, errdef.ErrNotFound: http.StatusNotFound, errdef.ErrUnavailable: http.StatusServiceUnavailable,
 }
 
-func logs(open func(context.Context, LogQuery) (io.ReadCloser, error)) http.Handler {
+// ErrStopped ends a log that is followed when the control plane stops, however it does.
+var ErrStopped = errors.New("the control plane stopped")
+
+// stoppedTrailer follows a log that ended only because the control plane stops.
+const stoppedTrailer = "Stationmaster-Stopped"
+
+func logs(serving context.Context, open func(context.Context, LogQuery) (io.ReadCloser, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q, err := logQuery(r)
 		var log io.ReadCloser
@@ -100,6 +106,15 @@ func logs(open func(context.Context, LogQuery) (io.ReadCloser, error)) http.Hand
 		defer log.Close()
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		out := http.NewResponseController(w)
+		if q.Follow {
+			w.Header().Set("Trailer", stoppedTrailer)
+			_ = out.Flush() // so that the client knows that the log is open, though nothing may come for long
+			defer func() {
+				if serving.Err() != nil {
+					w.Header().Set(stoppedTrailer, "true")
+				}
+			}()
+		}
 		buf := make([]byte, 32<<10)
 		for {
 			n, err := log.Read(buf)
@@ -145,7 +160,8 @@ func WriteAccess(dataDir, address string) (string, error) {
 }
 
 // OpenLogs asks the `up` of a data dir for a log. The caller closes it. Errors are of kind
-// errdef.ErrUnavailable where none runs, else what it answered.
+// errdef.ErrUnavailable where none runs, else what it answered. Reading a log that is followed
+// ends with io.EOF when its replica is gone and with ErrStopped when the control plane stops.
 func OpenLogs(ctx context.Context, dataDir string, q LogQuery) (io.ReadCloser, error) {
 	raw, err := os.ReadFile(filepath.Join(dataDir, accessFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -168,7 +184,10 @@ func OpenLogs(ctx context.Context, dataDir string, q LogQuery) (io.ReadCloser, e
 	if err != nil {
 		return nil, fmt.Errorf("%w: nothing answers at %s, the admin address of %s; is 'stationmaster up' running? %w", errdef.ErrUnavailable, a.Address, dataDir, err)
 	}
-	if resp.StatusCode == http.StatusOK {
+	switch {
+	case resp.StatusCode == http.StatusOK && q.Follow:
+		return &followed{ReadCloser: resp.Body, resp: resp}, nil
+	case resp.StatusCode == http.StatusOK:
 		return resp.Body, nil
 	}
 	defer resp.Body.Close()
@@ -183,4 +202,22 @@ func OpenLogs(ctx context.Context, dataDir string, q LogQuery) (io.ReadCloser, e
 		}
 	}
 	return nil, errdef.New(kind, string(text[:max(len(text)-1, 0)]))
+}
+
+// followed is a log that is followed, as it comes over the side door.
+type followed struct {
+	io.ReadCloser
+	resp *http.Response
+}
+
+func (f *followed) Read(b []byte) (int, error) {
+	n, err := f.ReadCloser.Read(b)
+	switch {
+	case errors.Is(err, io.EOF) && f.resp.Trailer.Get(stoppedTrailer) != "":
+		err = ErrStopped
+	case err != nil && !errors.Is(err, io.EOF) && f.resp.Request.Context().Err() == nil:
+		// It was killed: nothing else cuts a connection of this machine.
+		err = fmt.Errorf("%w: %w", ErrStopped, err)
+	}
+	return n, err
 }

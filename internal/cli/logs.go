@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -39,7 +40,12 @@ func newLogs(std IO) *cobra.Command {
 				return err
 			}
 			defer log.Close()
-			if _, err = io.Copy(std.Out, log); err != nil && cmd.Context().Err() == nil {
+			_, err = io.Copy(std.Out, log)
+			switch {
+			case err == nil, cmd.Context().Err() != nil:
+			case errors.Is(err, admin.ErrStopped):
+				fmt.Fprintln(std.Err, "stationmaster: the control plane stopped, so the log isn't followed any longer")
+			default:
 				return errdef.New(errdef.ErrUnavailable, "the log ended early: "+err.Error())
 			}
 			return nil
@@ -51,7 +57,7 @@ func newLogs(std IO) *cobra.Command {
 	f.StringVar(&q.Container, "container", "", "a container other than the server")
 	f.StringVar(&q.Replica, "replica", "", "one replica")
 	f.IntVar(&q.Tail, "tail", 0, "only the last lines; 0 means all that is kept")
-	f.BoolVarP(&q.Follow, "follow", "f", false, "go on until interrupted or the replica is gone")
+	f.BoolVarP(&q.Follow, "follow", "f", false, "go on until interrupted, the replica is gone or the control plane stops")
 	f.BoolVarP(&q.Previous, "previous", "p", false, "the run before the last restart")
 	f.StringVar(&dataDir, "data-dir", dataDirFromEnv(), "the data dir of the 'up' to ask")
 	return cmd
