@@ -140,7 +140,10 @@ func (s *standalone) awaitOne(ctx context.Context, c client.Client, key client.O
 	for {
 		var is v1beta1.InferenceService
 		err := c.Get(ctx, key, &is)
-		if err != nil {
+		switch {
+		case apierrors.IsNotFound(err):
+			return "it was deleted"
+		case err != nil:
 			why = err.Error()
 		}
 		for _, cond := range is.Status.Conditions {

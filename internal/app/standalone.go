@@ -214,6 +214,10 @@ func (s *standalone) run(ctx context.Context, objects []*unstructuredObject) err
 	if err := applyCatalogue(ctx, c); err != nil {
 		return err
 	}
+	before, err := readyBefore(ctx, c)
+	if err != nil {
+		return err
+	}
 	engines := newGroup(back.ctx, s.cfg.Logger)
 	controllers := newGroup(back.ctx, s.cfg.Logger)
 	stop := func() {
@@ -238,7 +242,7 @@ func (s *standalone) run(ctx context.Context, objects []*unstructuredObject) err
 	front.run("addresses", func(ctx context.Context) error { return s.http.follow(ctx, &s.table) })
 	front.run("gateway", s.gateway.Run)
 
-	err = s.serve(ctx, c, objects, back, engines, controllers, front)
+	err = s.serve(ctx, c, objects, before, back, engines, controllers, front)
 	stop()
 	return err
 }
@@ -258,12 +262,15 @@ func await(ctx context.Context, ready <-chan struct{}, groups ...*group) bool {
 	}
 }
 
-// serve applies what was asked, says ready, and waits for the end.
-func (s *standalone) serve(ctx context.Context, c client.Client, objects []*unstructuredObject, groups ...*group) error {
+// serve applies what was asked, says ready, and waits for the end. Before are the services that
+// were ready in an earlier run.
+func (s *standalone) serve(ctx context.Context, c client.Client, objects []*unstructuredObject, before []client.ObjectKey, groups ...*group) error {
+	restarted := time.Now()
 	if err := applyAll(ctx, c, objects, s.cfg.Out); err != nil {
 		return err
 	}
 	s.waitReady(ctx, c, objects)
+	s.waitRouted(ctx, c, without(before, objects), restarted.Add(restartWait))
 	if ctx.Err() == nil {
 		s.ready.Store(true)
 		s.sayReady()
