@@ -5,13 +5,16 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/gzip" // clients may compress
+	protobuf "google.golang.org/grpc/encoding/proto"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 
 	pb "stationmaster.dev/stationmaster/api/oip"
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/wire/brief"
 	"stationmaster.dev/stationmaster/internal/wire/oip"
 )
 
@@ -27,10 +30,12 @@ func (s *Server) newGRPC() *grpc.Server {
 		grpc.MaxRecvMsgSize(int(s.cfg.MaxBodyBytes)),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.UnaryInterceptor(s.asStatus),
+		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(protobuf.Name)}),
 	)
-	pb.RegisterGRPCInferenceServiceServer(g, &rpc{Server: s})
-	healthpb.RegisterHealthServer(g, &healthService{server: s})
-	reflection.Register(g)
+	r := registrar{Server: g, held: s.held}
+	pb.RegisterGRPCInferenceServiceServer(r, &rpc{Server: s})
+	healthpb.RegisterHealthServer(r, &healthService{server: s})
+	reflection.Register(r)
 	return g
 }
 
@@ -50,7 +55,7 @@ func (s *Server) asStatus(ctx context.Context, req any, info *grpc.UnaryServerIn
 		return nil, err
 	}
 	_, code := oip.Status(err)
-	return nil, status.Error(code, firstLine(err.Error()))
+	return nil, status.Error(code, told(err))
 }
 
 func (r *rpc) ServerLive(context.Context, *pb.ServerLiveRequest) (*pb.ServerLiveResponse, error) {
@@ -138,7 +143,7 @@ func (h *healthService) Check(_ context.Context, q *healthpb.HealthCheckRequest)
 	case "", pb.GRPCInferenceService_ServiceDesc.ServiceName:
 	case h.server.cfg.Model:
 	default:
-		return nil, status.Error(codes.NotFound, "no service "+q.GetService())
+		return nil, status.Error(codes.NotFound, brief.Sprintf("there is no service %q", q.GetService()))
 	}
 	s := healthpb.HealthCheckResponse_NOT_SERVING
 	if h.server.ready() == nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/wire/brief"
 	"stationmaster.dev/stationmaster/internal/wire/oip"
 )
 
@@ -75,7 +76,7 @@ func (m *model) load(ctx context.Context) (err error) {
 			err = fmt.Errorf("open: %w: panic: %v\n%s", errdef.ErrInternal, p, debug.Stack())
 		}
 		if err != nil && !serving {
-			m.set(oip.StateUnavailable, firstLine(err.Error()))
+			m.set(oip.StateUnavailable, told(err))
 		}
 	}()
 	path, version, err := Find(m.cfg.Dir)
@@ -121,9 +122,13 @@ func known(in []oip.TensorMetadata) []oip.TensorMetadata {
 	return out
 }
 
-func firstLine(s string) string {
-	line, _, _ := strings.Cut(s, "\n")
-	return line
+// maxMessage bounds what a client is told of an error, in bytes, so that it fits in a header.
+const maxMessage = 1024
+
+// told is what a client is told of an error: a stack, say, stays here.
+func told(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return brief.Cut(strings.ToValidUTF8(line, "\ufffd"), maxMessage)
 }
 
 // swap waits for the requests that run and puts s in place of the session, which it returns.
@@ -156,16 +161,16 @@ func (m *model) unload() error {
 // versions takes 1, which clients send that always send one.
 func (m *model) check(name, version string) error {
 	if name != m.cfg.Model {
-		return errdef.New(errdef.ErrNotFound, fmt.Sprintf("model %q is not found; this server has %q", name, m.cfg.Model))
+		return errdef.New(errdef.ErrNotFound, brief.Sprintf("model %q is not found; this server has %q", name, m.cfg.Model))
 	}
 	served := m.status.Load().version
 	switch {
 	case version == "" || version == served || served == "" && version == "1":
 		return nil
 	case served == "":
-		return errdef.New(errdef.ErrNotFound, fmt.Sprintf("model %q has no version %q: it has no versions; leave the version out", name, version))
+		return errdef.New(errdef.ErrNotFound, brief.Sprintf("model %q has no version %q: it has no versions; leave the version out", name, version))
 	}
-	return errdef.New(errdef.ErrNotFound, fmt.Sprintf("model %q has no version %q; it has %q", name, version, served))
+	return errdef.New(errdef.ErrNotFound, brief.Sprintf("model %q has no version %q; it has %q", name, version, served))
 }
 
 // checkReady is check, and an error of kind errdef.ErrUnavailable unless the model can infer.
@@ -210,7 +215,7 @@ func (m *model) infer(ctx context.Context, req *oip.InferRequest) (*oip.InferRes
 	m.use.RLock()
 	defer m.use.RUnlock()
 	if m.session == nil {
-		return nil, errdef.New(errdef.ErrUnavailable, fmt.Sprintf("model %q is not ready: it was unloaded", req.ModelName))
+		return nil, errdef.New(errdef.ErrUnavailable, brief.Sprintf("model %q is not ready: it was unloaded", req.ModelName))
 	}
 	st := m.status.Load()
 	inputs, err := arrange(req.Inputs, m.session.Inputs())
@@ -238,7 +243,7 @@ func (m *model) enter(ctx context.Context) (release func(), err error) {
 	}
 	if n := m.waiting.Add(1); n > int64(m.cfg.Queue) {
 		m.waiting.Add(-1)
-		return nil, errdef.New(errdef.ErrOverloaded, fmt.Sprintf("model %q is busy: %d requests wait already; try again later, or add replicas", m.cfg.Model, m.cfg.Queue))
+		return nil, errdef.New(errdef.ErrOverloaded, brief.Sprintf("model %q is busy: %d requests wait already; try again later, or add replicas", m.cfg.Model, m.cfg.Queue))
 	}
 	defer m.waiting.Add(-1)
 	select {
@@ -282,21 +287,21 @@ func arrange(given []oip.Tensor, want []oip.TensorMetadata) ([]oip.Tensor, error
 	for _, w := range want {
 		i := slices.IndexFunc(given, func(t oip.Tensor) bool { return t.Name == w.Name })
 		if i < 0 {
-			return nil, errdef.New(errdef.ErrInvalid, fmt.Sprintf("input %q is missing; the model takes %s", w.Name, describe(want)))
+			return nil, errdef.New(errdef.ErrInvalid, brief.Sprintf("input %q is missing; the model takes %s", w.Name, describe(want)))
 		}
 		t := given[i]
 		if t.Datatype != w.Datatype {
-			return nil, errdef.New(errdef.ErrInvalid, fmt.Sprintf("input %q is %s; the model takes %s", w.Name, t.Datatype, w.Datatype))
+			return nil, errdef.New(errdef.ErrInvalid, brief.Sprintf("input %q is %s; the model takes %s", w.Name, t.Datatype, w.Datatype))
 		}
 		if !fits(t.Shape, w.Shape) {
-			return nil, errdef.New(errdef.ErrInvalid, fmt.Sprintf("input %q has the shape %v; the model takes %v", w.Name, t.Shape, w.Shape))
+			return nil, errdef.New(errdef.ErrInvalid, brief.Sprintf("input %q has the shape %v; the model takes %v", w.Name, t.Shape, w.Shape))
 		}
 		out = append(out, t)
 	}
 	if len(given) > len(want) {
 		for _, t := range given {
 			if !slices.ContainsFunc(want, func(w oip.TensorMetadata) bool { return w.Name == t.Name }) {
-				return nil, errdef.New(errdef.ErrInvalid, fmt.Sprintf("the model has no input %q; it takes %s", t.Name, describe(want)))
+				return nil, errdef.New(errdef.ErrInvalid, brief.Sprintf("the model has no input %q; it takes %s", t.Name, describe(want)))
 			}
 		}
 	}
@@ -338,7 +343,7 @@ func choose(asked []oip.RequestedOutput, have []oip.TensorMetadata) ([]string, e
 	out := make([]string, 0, len(asked))
 	for _, a := range asked {
 		if !slices.Contains(names, a.Name) {
-			return nil, errdef.New(errdef.ErrInvalid, fmt.Sprintf("the model has no output %q; it has %q", a.Name, names))
+			return nil, errdef.New(errdef.ErrInvalid, brief.Sprintf("the model has no output %q; it has %q", a.Name, names))
 		}
 		out = append(out, a.Name)
 	}

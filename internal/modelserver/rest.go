@@ -2,17 +2,14 @@ package modelserver
 
 import (
 	"bytes"
-	"compress/gzip"
-	"compress/zlib"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/wire/brief"
 	"stationmaster.dev/stationmaster/internal/wire/oip"
 	v1 "stationmaster.dev/stationmaster/internal/wire/v1"
 )
@@ -154,12 +151,12 @@ func method(w http.ResponseWriter, r *http.Request, want string) bool {
 		return true
 	}
 	w.Header().Set("Allow", want)
-	writeJSON(w, http.StatusMethodNotAllowed, oip.Encode(oip.ErrorBody{Error: fmt.Sprintf("%s is not allowed here; use %s", r.Method, want)}))
+	writeJSON(w, http.StatusMethodNotAllowed, oip.Encode(oip.ErrorBody{Error: brief.Sprintf("%s is not allowed here; use %s", r.Method, want)}))
 	return false
 }
 
 func (h *rest) unknown(w http.ResponseWriter, r *http.Request) {
-	h.fail(w, errdef.New(errdef.ErrNotFound, fmt.Sprintf("there is nothing at %q; the paths of V1 (/v1/models/%[2]s:predict) and V2 (/v2/models/%[2]s/infer) are served", r.URL.Path, h.cfg.Model)))
+	h.fail(w, errdef.New(errdef.ErrNotFound, brief.Sprintf("there is nothing at %q; the paths of V1 (/v1/models/%[2]s:predict) and V2 (/v2/models/%[2]s/infer) are served", r.URL.Path, h.cfg.Model)))
 }
 
 func (h *rest) fail(w http.ResponseWriter, err error) {
@@ -167,7 +164,7 @@ func (h *rest) fail(w http.ResponseWriter, err error) {
 	if code == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
 	}
-	writeJSON(w, code, oip.Encode(oip.ErrorBody{Error: firstLine(err.Error())}))
+	writeJSON(w, code, oip.Encode(oip.ErrorBody{Error: told(err)}))
 }
 
 func writeJSON(w http.ResponseWriter, code int, body []byte) {
@@ -181,7 +178,9 @@ func (h *rest) index(w http.ResponseWriter, r *http.Request, m string) {
 	if !method(w, r, m) {
 		return
 	}
-	body, err := h.body(w, r)
+	s := share{held: h.held}
+	defer s.free()
+	body, err := h.body(w, r, &s)
 	var ask struct {
 		Ready bool `json:"ready"`
 	}
@@ -211,7 +210,9 @@ func (h *rest) repository(w http.ResponseWriter, r *http.Request, name string, l
 }
 
 func (h *rest) infer2(w http.ResponseWriter, r *http.Request, name, version string) {
-	req, err := h.decode2(w, r, name, version)
+	s := share{held: h.held}
+	defer s.free()
+	req, err := h.decode2(w, r, name, version, &s)
 	if err != nil {
 		h.metrics.observe("v2", &oip.InferRequest{}, err, 0)
 		h.fail(w, err)
@@ -238,7 +239,7 @@ func (h *rest) infer2(w http.ResponseWriter, r *http.Request, name, version stri
 }
 
 // decode2 looks at what can be wrong from the cheapest on: the model, the header, the body.
-func (h *rest) decode2(w http.ResponseWriter, r *http.Request, name, version string) (*oip.InferRequest, error) {
+func (h *rest) decode2(w http.ResponseWriter, r *http.Request, name, version string, s *share) (*oip.InferRequest, error) {
 	if err := h.model.checkReady(name, version); err != nil {
 		return nil, err
 	}
@@ -246,7 +247,7 @@ func (h *rest) decode2(w http.ResponseWriter, r *http.Request, name, version str
 	if err != nil {
 		return nil, err
 	}
-	body, err := h.body(w, r)
+	body, err := h.body(w, r, s)
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +260,9 @@ func (h *rest) decode2(w http.ResponseWriter, r *http.Request, name, version str
 }
 
 func (h *rest) predict(w http.ResponseWriter, r *http.Request, name string) {
-	inputs, err := h.decode1(w, r, name)
+	s := share{held: h.held}
+	defer s.free()
+	inputs, err := h.decode1(w, r, name, &s)
 	if err != nil {
 		h.metrics.observe("v1", &oip.InferRequest{}, err, 0)
 		h.fail(w, err)
@@ -278,12 +281,12 @@ func (h *rest) predict(w http.ResponseWriter, r *http.Request, name string) {
 	writeJSON(w, http.StatusOK, out)
 }
 
-func (h *rest) decode1(w http.ResponseWriter, r *http.Request, name string) ([]oip.Tensor, error) {
+func (h *rest) decode1(w http.ResponseWriter, r *http.Request, name string, s *share) ([]oip.Tensor, error) {
 	md, err := h.model.describe(name, "")
 	if err != nil {
 		return nil, err
 	}
-	body, err := h.body(w, r)
+	body, err := h.body(w, r, s)
 	if err != nil {
 		return nil, err
 	}
@@ -292,49 +295,4 @@ func (h *rest) decode1(w http.ResponseWriter, r *http.Request, name string) ([]o
 		return nil, err
 	}
 	return req.Tensors(md.Inputs)
-}
-
-// firstRead is how much is allocated for a body before any of it came.
-const firstRead = 256 << 10
-
-// body reads the request's body, unpacked, up to the limit.
-func (h *rest) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	limit := h.cfg.MaxBodyBytes
-	tooLarge := errdef.New(errdef.ErrTooLarge, fmt.Sprintf("the body is over %d bytes; send less at once, or raise --max_body", limit))
-	if r.ContentLength > limit {
-		return nil, tooLarge
-	}
-	var in io.Reader = http.MaxBytesReader(w, r.Body, limit)
-	packed := true
-	switch encoding := r.Header.Get("Content-Encoding"); encoding {
-	case "gzip":
-		zr, err := gzip.NewReader(in)
-		if err != nil {
-			return nil, errdef.New(errdef.ErrInvalid, "the body isn't gzip, as Content-Encoding says")
-		}
-		in = zr
-	case "deflate":
-		zr, err := zlib.NewReader(in)
-		if err != nil {
-			return nil, errdef.New(errdef.ErrInvalid, "the body isn't zlib, as Content-Encoding deflate says")
-		}
-		in = zr
-	case "", "identity":
-		packed = false
-	default:
-		return nil, errdef.New(errdef.ErrUnsupported, fmt.Sprintf("Content-Encoding %q isn't supported; use gzip, deflate or none", encoding))
-	}
-	var buf bytes.Buffer
-	if !packed && r.ContentLength > 0 {
-		buf.Grow(int(min(r.ContentLength, firstRead)) + bytes.MinRead)
-	}
-	n, err := buf.ReadFrom(io.LimitReader(in, limit+1))
-	var maxBytes *http.MaxBytesError
-	switch {
-	case errors.As(err, &maxBytes) || n > limit:
-		return nil, tooLarge
-	case err != nil:
-		return nil, errdef.New(errdef.ErrInvalid, fmt.Sprintf("the body ends early, after %d bytes: %v", n, err))
-	}
-	return buf.Bytes(), nil
 }

@@ -4,6 +4,7 @@ package modelserver
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"sync/atomic"
@@ -49,6 +50,16 @@ type Config struct {
 	// MaxBodyBytes bounds a request's body, unpacked; 0 means 64 MiB (Triton's limit for a body
 	// with JSON).
 	MaxBodyBytes int64
+	// MaxHeldBytes bounds the bytes of all requests that are read and not answered yet; 0 means
+	// four times MaxBodyBytes. It can't be less than MaxBodyBytes. Decoded, a request takes more
+	// for a moment: up to 8 times its JSON.
+	MaxHeldBytes int64
+	// HeldWait is how long a request may wait for others to be answered before its body is read,
+	// or read on, when they hold MaxHeldBytes; then it is refused. 0 means 2 s.
+	HeldWait time.Duration
+	// Stall is how long each 256 KiB of a body may take to come before the request fails; 0
+	// means 30 s.
+	Stall time.Duration
 	// Parallel is how many requests run at once; 0 means as many as there are processors.
 	Parallel int
 	// Queue is how many more may wait; one beyond is refused at once. 0 means 256.
@@ -59,6 +70,9 @@ type Config struct {
 
 const (
 	defaultMaxBody  = 64 << 20
+	defaultHeld     = 4 // times the largest body
+	defaultHeldWait = 2 * time.Second
+	defaultStall    = 30 * time.Second
 	defaultQueue    = 256
 	defaultDrain    = 30 * time.Second
 	maxHeaderBytes  = 1 << 20
@@ -72,6 +86,7 @@ type Server struct {
 	log     *slog.Logger
 	model   *model
 	metrics *metrics
+	held    *held
 	// draining is set when Run's context has ended: what is asked is answered, and new
 	// requests should go elsewhere.
 	draining atomic.Bool
@@ -96,11 +111,23 @@ func New(cfg Config) (*Server, error) {
 		return nil, errdef.New(errdef.ErrInvalid, "no HTTP address is given; set --http_port")
 	case cfg.Open == nil:
 		return nil, errdef.New(errdef.ErrInvalid, "nothing is given that opens models")
-	case cfg.MaxBodyBytes < 0 || cfg.Parallel < 0 || cfg.Queue < 0 || cfg.Drain < 0:
+	case cfg.MaxBodyBytes < 0 || cfg.MaxHeldBytes < 0 || cfg.HeldWait < 0 || cfg.Stall < 0 || cfg.Parallel < 0 || cfg.Queue < 0 || cfg.Drain < 0:
 		return nil, errdef.New(errdef.ErrInvalid, "a limit is negative; set it to more than 0, or to 0 for its default")
 	}
 	if cfg.MaxBodyBytes == 0 {
 		cfg.MaxBodyBytes = defaultMaxBody
+	}
+	if cfg.MaxHeldBytes == 0 {
+		cfg.MaxHeldBytes = defaultHeld * cfg.MaxBodyBytes
+	}
+	if cfg.MaxHeldBytes < cfg.MaxBodyBytes {
+		return nil, errdef.New(errdef.ErrInvalid, fmt.Sprintf("a body may have %d bytes, and all of them only %d; raise --max_held or lower --max_body", cfg.MaxBodyBytes, cfg.MaxHeldBytes))
+	}
+	if cfg.HeldWait == 0 {
+		cfg.HeldWait = defaultHeldWait
+	}
+	if cfg.Stall == 0 {
+		cfg.Stall = defaultStall
 	}
 	if cfg.Parallel == 0 {
 		cfg.Parallel = runtime.GOMAXPROCS(0)
@@ -115,7 +142,7 @@ func New(cfg Config) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, log: log.With("model", cfg.Model)}
+	s := &Server{cfg: cfg, log: log.With("model", cfg.Model), held: newHeld(cfg.MaxHeldBytes, cfg.HeldWait)}
 	s.model = newModel(&s.cfg)
 	s.metrics = newMetrics(s.model)
 	return s, nil

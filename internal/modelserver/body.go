@@ -1,0 +1,91 @@
+package modelserver
+
+import (
+	"bytes"
+	"compress/gzip"
+	"compress/zlib"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/wire/brief"
+)
+
+// readStep is how much of a body is read at once, and allocated before any of it came.
+const readStep = 256 << 10
+
+// body reads the request's body, unpacked, up to the limit. What it takes is added to s, which
+// the caller must free when the request is answered.
+func (h *rest) body(w http.ResponseWriter, r *http.Request, s *share) ([]byte, error) {
+	limit := h.cfg.MaxBodyBytes
+	tooLarge := errdef.New(errdef.ErrTooLarge, brief.Sprintf("the body is over %d bytes; send less at once, or raise --max_body", limit))
+	if r.ContentLength > limit {
+		return nil, tooLarge
+	}
+	conn := http.NewResponseController(w)
+	patience := func() {
+		// Not every writer has deadlines; without one the client's own pace is taken.
+		_ = conn.SetReadDeadline(time.Now().Add(h.cfg.Stall))
+	}
+	patience() // a packed body's first bytes are read at once
+	in, packed, err := unpacked(r.Header.Get("Content-Encoding"), http.MaxBytesReader(w, r.Body, limit))
+	if err != nil {
+		return nil, err
+	}
+	// A body of known size waits for all it needs at once: two that have a part each, and wait
+	// for the rest, would wait for each other.
+	var buf bytes.Buffer
+	known := !packed && r.ContentLength >= 0
+	if known {
+		if err := s.add(r.Context(), r.ContentLength); err != nil {
+			return nil, err
+		}
+		buf.Grow(int(min(r.ContentLength, readStep)) + bytes.MinRead)
+	}
+	for {
+		if !known {
+			if err := s.add(r.Context(), min(readStep, limit-s.n)); err != nil {
+				return nil, err
+			}
+		}
+		patience()
+		_, err := io.CopyN(&buf, in, readStep)
+		var maxBytes *http.MaxBytesError
+		switch {
+		case errors.As(err, &maxBytes) || int64(buf.Len()) > limit:
+			return nil, tooLarge
+		case errors.Is(err, io.EOF):
+			// The connection is watched while the model runs, and may well be silent then.
+			_ = conn.SetReadDeadline(time.Time{})
+			return buf.Bytes(), nil
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, errdef.New(errdef.ErrInvalid, brief.Sprintf("the body comes too slowly: after %d bytes, the next %d didn't come within %v", buf.Len(), readStep, h.cfg.Stall))
+		case err != nil:
+			return nil, errdef.New(errdef.ErrInvalid, brief.Sprintf("the body ends early, after %d bytes: %v", buf.Len(), err))
+		}
+	}
+}
+
+// unpacked undoes the Content-Encoding, and says whether there was one.
+func unpacked(encoding string, in io.Reader) (io.Reader, bool, error) {
+	switch encoding {
+	case "gzip":
+		zr, err := gzip.NewReader(in)
+		if err != nil {
+			return nil, true, errdef.New(errdef.ErrInvalid, "the body isn't gzip, as Content-Encoding says")
+		}
+		return zr, true, nil
+	case "deflate":
+		zr, err := zlib.NewReader(in)
+		if err != nil {
+			return nil, true, errdef.New(errdef.ErrInvalid, "the body isn't zlib, as Content-Encoding deflate says")
+		}
+		return zr, true, nil
+	case "", "identity":
+		return in, false, nil
+	}
+	return nil, false, errdef.New(errdef.ErrUnsupported, brief.Sprintf("Content-Encoding %q isn't supported; use gzip, deflate or none", encoding))
+}
