@@ -20,7 +20,7 @@ import (
 
 const slimLimit = 72 << 10 // bytes of JSON; DESIGN.md has what schema weight costs
 
-func full(t *testing.T) []*apiextensionsv1.CustomResourceDefinition {
+func fullCRDs(t *testing.T) []*apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	crds, err := read(os.DirFS("."), "full", func(raw []byte, into any) error { return yaml.UnmarshalStrict(raw, into) })
 	if err != nil {
@@ -39,7 +39,7 @@ func embedded(t *testing.T) []*apiextensionsv1.CustomResourceDefinition {
 }
 
 func TestAPIServerAcceptsEveryCRD(t *testing.T) {
-	for size, crds := range map[string][]*apiextensionsv1.CustomResourceDefinition{"full": full(t), "slim": embedded(t)} {
+	for size, crds := range map[string][]*apiextensionsv1.CustomResourceDefinition{"full": fullCRDs(t), "slim": embedded(t)} {
 		var names []string
 		for _, c := range crds {
 			names = append(names, c.Name)
@@ -178,7 +178,7 @@ func TestFullCRDsCoverKServes(t *testing.T) {
 			}
 		}
 	}()
-	for _, ours := range full(t) {
+	for _, ours := range fullCRDs(t) {
 		if ours.Spec.Group != "serving.kserve.io" {
 			continue
 		}
@@ -322,7 +322,7 @@ func TestOwnKindsKeepTheirRules(t *testing.T) {
 		"percents that sum to 90":           {plural: "routes", new: route("prev", 20, 70), want: "sum to 100"},
 		"a header rule to no target at all": {plural: "routes", new: route("next", 100), want: "tag of a target"},
 	} {
-		for size, crds := range map[string][]*apiextensionsv1.CustomResourceDefinition{"full": full(t), "slim": embedded(t)} {
+		for size, crds := range map[string][]*apiextensionsv1.CustomResourceDefinition{"full": fullCRDs(t), "slim": embedded(t)} {
 			t.Run(name+"/"+size, func(t *testing.T) {
 				if tc.fullOnly && size != "full" {
 					t.Skip("CEL doesn't see open objects; manifest.ValidateRevision compares them")

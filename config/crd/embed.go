@@ -1,5 +1,5 @@
 // Package crd holds the CRDs that tools/crdgen makes from the types under api/: full/ for
-// clusters, and slim/, embedded here, for the embedded API. In the slim ones pod parts are
+// clusters, and slim/ for the embedded API. In the slim ones pod parts are
 // open objects; internal/manifest.DecodeStrict checks those at admission.
 package crd
 
@@ -19,6 +19,24 @@ var slim embed.FS
 // An error means that the binary was built from a broken tree.
 func Slim() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	return read(slim, "slim", json.Unmarshal)
+}
+
+//go:embed full/*.yaml
+var full embed.FS
+
+// Full returns the CRDs for a cluster, each a YAML document, in the order of their names.
+func Full() ([][]byte, error) {
+	names, err := fs.Glob(full, "full/*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	docs := make([][]byte, len(names))
+	for i, name := range names {
+		if docs[i], err = fs.ReadFile(full, name); err != nil {
+			return nil, fmt.Errorf("read CRD %s: %w", name, err)
+		}
+	}
+	return docs, nil
 }
 
 // read decodes every file of a directory.

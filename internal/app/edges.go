@@ -15,12 +15,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
+	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/control"
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/modelstore"
 )
 
-type unstructuredObject = unstructured.Unstructured
+type (
+	unstructuredObject = unstructured.Unstructured
+	revisionObject     = smv1alpha1.Revision
+)
 
 // shippedDigest marks a shipped runtime with the digest of what was shipped, so that an edit
 // by its owner stays until the next version of this binary ships something else.

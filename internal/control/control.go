@@ -57,10 +57,19 @@ type Config struct {
 	ComponentAddress func(spec.ServiceKey, spec.Component) string
 	// History is how many revisions of a component are kept beside those in use; 0 means 10.
 	History int
-	// OneMachine says that fields which only a cluster can honour are reported as such.
+	// OneMachine says that fields which only a cluster can honour are reported as such, and that
+	// the API's admission has refused what isn't valid. Otherwise the reconciler refuses it in the
+	// status, and components are reached by their names within the cluster.
 	OneMachine bool
-	Logger     *slog.Logger
+	// Namespaces restricts the reconciler to some namespaces; empty means all.
+	Namespaces []string
+	// Leader, when set, lets only one of several reconcilers of a cluster work.
+	Leader *Leader
+	Logger *slog.Logger
 }
+
+// Leader names the lease that reconcilers of one cluster compete for.
+type Leader struct{ Namespace, Lease string }
 
 // Scheme returns the kinds that the reconciler reads and writes.
 func Scheme() (*runtime.Scheme, error) {
@@ -79,6 +88,7 @@ func Scheme() (*runtime.Scheme, error) {
 type Controller struct {
 	cfg      Config
 	client   client.Client
+	api      client.Reader
 	platform platform.Platform
 	events   record.EventRecorder
 	table    *state.Topic[route.Table]
@@ -137,7 +147,7 @@ func (c *Controller) Run(ctx context.Context, config *rest.Config) error {
 	if err := c.expectAll(ctx, config); err != nil {
 		return err
 	}
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
+	options := ctrl.Options{
 		Scheme:                 sch,
 		Logger:                 quiet,
 		Metrics:                server.Options{BindAddress: "0"},
@@ -146,11 +156,22 @@ func (c *Controller) Run(ctx context.Context, config *rest.Config) error {
 		Client: client.Options{Cache: &client.CacheOptions{
 			DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}},
 		}},
-	})
+	}
+	for _, n := range c.cfg.Namespaces {
+		if options.Cache.DefaultNamespaces == nil {
+			options.Cache.DefaultNamespaces = map[string]cache.Config{}
+		}
+		options.Cache.DefaultNamespaces[n] = cache.Config{}
+	}
+	if l := c.cfg.Leader; l != nil {
+		options.LeaderElection, options.LeaderElectionNamespace, options.LeaderElectionID = true, l.Namespace, l.Lease
+		options.LeaderElectionReleaseOnCancel = true
+	}
+	mgr, err := ctrl.NewManager(config, options)
 	if err != nil {
 		return fmt.Errorf("make controller manager: %w", err)
 	}
-	c.client = mgr.GetClient()
+	c.client, c.api = mgr.GetClient(), mgr.GetAPIReader()
 	events, err := typedcorev1.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make events client: %w", err)
@@ -171,6 +192,21 @@ func (c *Controller) Run(ctx context.Context, config *rest.Config) error {
 		return fmt.Errorf("run controllers: %w", err)
 	}
 	return nil
+}
+
+// Revision reads a revision that was made a moment ago as well as older ones. It is for the
+// platform, and answers once Run has begun to reconcile.
+func (c *Controller) Revision(ctx context.Context, key spec.RevisionKey) (*smv1alpha1.Revision, error) {
+	var r smv1alpha1.Revision
+	at := client.ObjectKey{Namespace: key.Namespace, Name: key.Name}
+	err := c.client.Get(ctx, at, &r)
+	if apierrors.IsNotFound(err) {
+		err = c.api.Get(ctx, at, &r)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read revision %s: %w", key, err)
+	}
+	return &r, nil
 }
 
 // warnings lets through what is at least a warning: controller-runtime tells at info about its

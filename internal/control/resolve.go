@@ -44,6 +44,14 @@ func (c *Controller) resolve(ctx context.Context, s *service) error {
 		comp := &component{name: name, replicas: replicas(ext), revisions: revisions[name]}
 		s.comps = append(s.comps, comp)
 	}
+	if !c.cfg.OneMachine {
+		if errs := manifest.Validate(s.is, nil); len(errs) > 0 {
+			for _, comp := range s.comps {
+				comp.refused = &refusal{v1beta1.InvalidPredictorSpec, errs.ToAggregate().Error()}
+			}
+			return nil
+		}
+	}
 	for _, comp := range s.comps {
 		if err := c.resolveComponent(ctx, s, comp); err != nil {
 			return err

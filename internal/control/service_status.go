@@ -39,7 +39,7 @@ func (c *Controller) status(s *service, now time.Time) v1beta1.InferenceServiceS
 		DeploymentMode:     manifest.DeploymentMode(s.is, ""),
 		Annotations:        map[string]string{},
 		URL:                c.url(manifest.Host(s.key.Name, s.key.Namespace, c.cfg.Domain)),
-		Address:            &v1beta1.Addressable{URL: "http://" + c.cfg.HTTP + manifest.PathPrefix(s.key.Namespace, s.key.Name)},
+		Address:            &v1beta1.Addressable{URL: c.address(s)},
 	}
 	if s.runtimeKind == "ServingRuntime" {
 		next.ServingRuntimeName = s.runtimeName
@@ -65,12 +65,20 @@ func (c *Controller) status(s *service, now time.Time) v1beta1.InferenceServiceS
 	if s.stopped {
 		conds.set(v1beta1.ConditionStopped, verdict{corev1.ConditionTrue, "Stopped", ""}, "Info")
 	}
-	conds.set(v1beta1.ConditionFieldsInEffect, fieldsInEffect(s), "Info")
+	conds.set(v1beta1.ConditionFieldsInEffect, fieldsInEffect(s, c.cfg.OneMachine), "Info")
 	conds.set(v1beta1.ConditionReady, ready, "")
 	// Ready comes first, as people read from the top.
 	slices.SortStableFunc(conds.list, func(a, b v1beta1.Condition) int { return rank(a.Type) - rank(b.Type) })
 	next.Conditions = conds.list
 	return next
+}
+
+// address is the URL by which others on the platform reach the service.
+func (c *Controller) address(s *service) string {
+	if c.cfg.OneMachine {
+		return "http://" + c.cfg.HTTP + manifest.PathPrefix(s.key.Namespace, s.key.Name)
+	}
+	return "http://" + manifest.ClusterHost(s.key.Name, s.entry(), s.key.Namespace)
 }
 
 func rank(t v1beta1.ConditionType) int {
@@ -122,12 +130,17 @@ func (s *service) entry() spec.Component {
 	return spec.Predictor
 }
 
-func fieldsInEffect(s *service) verdict {
+func fieldsInEffect(s *service, oneMachine bool) verdict {
 	var parts []string
 	for _, n := range s.notInEffect {
-		parts = append(parts, n.Field+": "+n.Reason)
+		if oneMachine || !n.ClusterOnly {
+			parts = append(parts, n.Field+": "+n.Reason)
+		}
 	}
 	for _, comp := range s.comps {
+		if !oneMachine {
+			break
+		}
 		for _, field := range comp.unsupported {
 			parts = append(parts, field+": has no meaning for a process on one machine")
 		}

@@ -1,0 +1,271 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"stationmaster.dev/stationmaster/internal/admin"
+	"stationmaster.dev/stationmaster/internal/control"
+	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/follow"
+	"stationmaster.dev/stationmaster/internal/gateway"
+	"stationmaster.dev/stationmaster/internal/manifest"
+	"stationmaster.dev/stationmaster/internal/platform/kube"
+	"stationmaster.dev/stationmaster/internal/route"
+	"stationmaster.dev/stationmaster/internal/spec"
+	"stationmaster.dev/stationmaster/internal/state"
+)
+
+// OperatorConfig is what `operator` was asked for.
+type OperatorConfig struct {
+	// Kubeconfig is a file; empty means the pod's own account, else kubectl's usual places.
+	Kubeconfig string
+	// Namespace is where operator and gateway run.
+	Namespace string
+	// Gateway is the name of the gateway's Service there; pods that carry it as their label
+	// "app" may reach engines.
+	Gateway string
+	// Image is the image of this binary, for pulling models and for the built-in runtime.
+	Image string
+	// Domain is the last part of service hosts; HTTPPort and GRPCPort are the gateway's as
+	// clients from outside reach it, and stand in URLs.
+	Domain             string
+	HTTPPort, GRPCPort int
+	// Watch restricts the operator to some namespaces; empty means all.
+	Watch []string
+	// LeaderElect lets one of several operators work.
+	LeaderElect bool
+	Admin       string
+	Out         io.Writer
+	Logger      *slog.Logger
+}
+
+// Operator reconciles a cluster until ctx ends. It blocks, and has joined all it started when
+// it returns.
+func Operator(ctx context.Context, cfg OperatorConfig) error {
+	if cfg.Image == "" {
+		return errdef.New(errdef.ErrInvalid, "--image is missing: pods that pull models and the built-in runtime run this binary's own image")
+	}
+	config, err := clusterConfig(cfg.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	ln, err := listen("--admin", cfg.Admin)
+	if err != nil {
+		return err
+	}
+	defer ln.Close()
+	var controller *control.Controller
+	platform, err := kube.New(config, kube.Config{
+		Revisions: func(ctx context.Context, k spec.RevisionKey) (*revisionObject, error) {
+			return controller.Revision(ctx, k)
+		},
+		Image:       cfg.Image,
+		GatewayHost: cfg.Gateway + "." + cfg.Namespace + ".svc.cluster.local",
+		GatewayPods: []kube.PodSelector{{Namespace: cfg.Namespace, Labels: map[string]string{"app": cfg.Gateway}}},
+		Namespaces:  cfg.Watch,
+		Logger:      cfg.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	settings := control.Config{
+		Domain: cfg.Domain,
+		HTTP:   net.JoinHostPort(cfg.Domain, fmt.Sprint(cfg.HTTPPort)), GRPC: net.JoinHostPort(cfg.Domain, fmt.Sprint(cfg.GRPCPort)),
+		ComponentAddress: func(k spec.ServiceKey, c spec.Component) string {
+			return manifest.ComponentName(k.Name, c) + "." + k.Namespace
+		},
+		Namespaces: cfg.Watch,
+		Logger:     cfg.Logger,
+	}
+	if cfg.LeaderElect {
+		settings.Leader = &control.Leader{Namespace: cfg.Namespace, Lease: "stationmaster-operator"}
+	}
+	controller = control.New(settings, platform, &state.Topic[route.Table]{})
+
+	var ready atomic.Bool
+	g := newGroup(context.WithoutCancel(ctx), cfg.Logger)
+	defer g.stop()
+	g.run("admin", func(ctx context.Context) error {
+		return admin.Serve(ctx, ln, admin.Config{Metrics: newRegistry(), Ready: whether(&ready)})
+	})
+	if err := shipCatalogue(ctx, config); err != nil {
+		return err
+	}
+	g.run("platform", platform.Run)
+	if !await(ctx, platform.Synced(), g) {
+		return g.err()
+	}
+	g.run("control", func(ctx context.Context) error { return controller.Run(ctx, config) })
+	ready.Store(true)
+	fmt.Fprintf(cfg.Out, "ready admin=%s\n", ln.Addr())
+	return untilEnd(ctx, g)
+}
+
+// GatewayConfig is what `gateway` was asked for.
+type GatewayConfig struct {
+	Kubeconfig string
+	Domain     string
+	// Watch restricts the gateway to the services of some namespaces; empty means all.
+	Watch             []string
+	HTTP, GRPC, Admin string
+	HTTPS, GRPCS      string
+	TLSCert, TLSKey   string
+	MaxBodyBytes      int64
+	RequestTimeout    time.Duration
+	// ShutdownDelay is how long it goes on accepting after it was told to end, so that those
+	// who send to it hear of it first.
+	ShutdownDelay time.Duration
+	Version       string
+	Out           io.Writer
+	Logger        *slog.Logger
+}
+
+// Gateway serves a cluster's services until ctx ends, then drains. It blocks, and has joined
+// all it started when it returns.
+func Gateway(ctx context.Context, cfg GatewayConfig) error {
+	config, err := clusterConfig(cfg.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	metrics := newRegistry()
+	var table state.Topic[route.Table]
+	gw := gateway.Config{
+		Table: &table, Logger: cfg.Logger, Metrics: metrics, MaxBody: cfg.MaxBodyBytes, Version: cfg.Version,
+		Timeouts: gateway.Timeouts{Response: cfg.RequestTimeout},
+	}
+	listeners := []struct {
+		flag, addr string
+		ln         *net.Listener
+	}{{"--http", cfg.HTTP, &gw.HTTP}, {"--grpc", cfg.GRPC, &gw.GRPC}}
+	if cfg.TLSCert != "" {
+		pair, err := tls.LoadX509KeyPair(cfg.TLSCert, cfg.TLSKey)
+		if err != nil {
+			return fmt.Errorf("read --tls-cert and --tls-key: %w: %w", errdef.ErrInvalid, err)
+		}
+		gw.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+		listeners = append(listeners, []struct {
+			flag, addr string
+			ln         *net.Listener
+		}{{"--https", cfg.HTTPS, &gw.HTTPS}, {"--grpcs", cfg.GRPCS, &gw.GRPCS}}...)
+	}
+	for _, l := range listeners {
+		ln, err := listen(l.flag, l.addr)
+		if err != nil {
+			return err
+		}
+		defer ln.Close()
+		*l.ln = ln
+	}
+	side, err := listen("--admin", cfg.Admin)
+	if err != nil {
+		return err
+	}
+	defer side.Close()
+	server, err := gateway.New(gw)
+	if err != nil {
+		return err
+	}
+	pods, err := kube.NewObserver(config, cfg.Watch...)
+	if err != nil {
+		return err
+	}
+	follower, err := follow.New(follow.Config{
+		API: config, Domain: cfg.Domain, Namespaces: cfg.Watch, Replicas: pods, Table: &table, Logger: cfg.Logger,
+	})
+	if err != nil {
+		return err
+	}
+
+	var ready atomic.Bool
+	back := newGroup(context.WithoutCancel(ctx), cfg.Logger)
+	front := newGroup(back.ctx, cfg.Logger)
+	defer back.stop()
+	defer front.stop()
+	back.run("admin", func(ctx context.Context) error {
+		return admin.Serve(ctx, side, admin.Config{Metrics: metrics, Ready: whether(&ready)})
+	})
+	back.run("pods", pods.Run)
+	if !await(ctx, pods.Synced(), back) {
+		return back.err()
+	}
+	back.run("follow", follower.Run)
+	if !await(ctx, follower.Synced(), back) {
+		return back.err()
+	}
+	front.run("gateway", server.Run)
+	ready.Store(true)
+	a := server.Addrs()
+	fmt.Fprintf(cfg.Out, "ready http=%s grpc=%s admin=%s\n", a.HTTP, a.GRPC, side.Addr())
+	if err := untilEnd(ctx, front, back); err != nil {
+		return err
+	}
+	ready.Store(false)
+	fmt.Fprintln(cfg.Out, "stopping: draining requests")
+	select {
+	case <-time.After(cfg.ShutdownDelay):
+	case <-front.ctx.Done():
+	}
+	return nil
+}
+
+// untilEnd waits for ctx, which is no error, or for a group that ended by itself.
+func untilEnd(ctx context.Context, groups ...*group) error {
+	if await(ctx, ctx.Done(), groups...) || ctx.Err() != nil {
+		return nil
+	}
+	var err error
+	for _, g := range groups {
+		err = cmp.Or(err, g.err())
+	}
+	return err
+}
+
+func whether(ready *atomic.Bool) func() error {
+	return func() error {
+		if !ready.Load() {
+			return errors.New("starting, or stopping")
+		}
+		return nil
+	}
+}
+
+// clusterConfig finds the cluster: a kubeconfig that is named, the pod's own account, or where
+// kubectl looks.
+func clusterConfig(kubeconfig string) (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if err != nil {
+		return nil, errdef.New(errdef.ErrInvalid, fmt.Sprintf(
+			"no cluster to work on: %v; run in a pod, set KUBECONFIG, or name a file with --kubeconfig", err))
+	}
+	// The server's own fairness bounds us; the client's old default of 5 a second is for people.
+	config.QPS, config.Burst = 200, 400
+	config.UserAgent = "stationmaster"
+	return config, nil
+}
+
+func shipCatalogue(ctx context.Context, config *rest.Config) error {
+	sch, err := control.Scheme()
+	if err != nil {
+		return err
+	}
+	c, err := client.New(config, client.Options{Scheme: sch})
+	if err != nil {
+		return fmt.Errorf("make API client: %w", err)
+	}
+	return applyCatalogue(ctx, c)
+}

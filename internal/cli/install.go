@@ -1,0 +1,49 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"stationmaster.dev/stationmaster/internal/install"
+)
+
+func newInstall(std IO) *cobra.Command {
+	o := install.Defaults()
+	o.Image = os.Getenv("STATIONMASTER_IMAGE")
+	cmd := &cobra.Command{
+		Use:   "install --image IMAGE",
+		Short: "Print the manifest that brings Stationmaster onto a Kubernetes cluster",
+		Long: `Print the manifest that brings Stationmaster onto a Kubernetes cluster: its kinds and KServe's,
+the operator and the gateway. The kinds are too large for client-side apply, so:
+
+  stationmaster install --image registry.example.com/stationmaster:1 | kubectl apply --server-side -f -
+
+Applying it again upgrades; engines go on. To remove all but the kinds and what users made with
+them, give it to 'kubectl delete -f -' with --crds=false.`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if o.Image == "" {
+				return usageError{errors.New("--image is missing: name the image that holds stationmaster (see docs/kubernetes.md for how to make one)")}
+			}
+			raw, err := install.Manifest(o)
+			if err != nil {
+				return fmt.Errorf("install: %w", err)
+			}
+			_, err = std.Out.Write(raw)
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Image, "image", o.Image, "image that holds stationmaster as its entrypoint")
+	f.StringVar(&o.PullPolicy, "image-pull-policy", o.PullPolicy, "Always, IfNotPresent or Never; Kubernetes' default when empty")
+	f.StringVar(&o.Namespace, "namespace", o.Namespace, "where operator and gateway run")
+	f.StringVar(&o.Domain, "domain", o.Domain, "domain of service hosts")
+	f.Int32Var(&o.Gateways, "gateways", o.Gateways, "replicas of the gateway")
+	f.Int32Var(&o.Operators, "operators", o.Operators, "replicas of the operator; one works, the others wait")
+	f.StringVar(&o.ServiceType, "service-type", o.ServiceType, "type of the gateway's Service: LoadBalancer, NodePort or ClusterIP")
+	f.BoolVar(&o.CRDs, "crds", o.CRDs, "print the custom resource definitions too")
+	return cmd
+}

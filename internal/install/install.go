@@ -1,0 +1,254 @@
+// Package install makes the objects that bring Stationmaster onto a cluster: one source for the
+// manifest that `stationmaster install` prints and for the Helm chart. It is pure.
+package install
+
+import (
+	"bytes"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
+
+	"stationmaster.dev/stationmaster/config/crd"
+)
+
+// Options shape an installation.
+type Options struct {
+	// Namespace is where operator and gateway run.
+	Namespace string
+	// Image is the image of this binary. PullPolicy may be empty for Kubernetes' default.
+	Image      string
+	PullPolicy string
+	// Domain is the last part of service hosts.
+	Domain string
+	// Gateways and Operators are numbers of replicas.
+	Gateways, Operators int32
+	// ServiceType is that of the gateway's Service: LoadBalancer, NodePort or ClusterIP.
+	ServiceType string
+	// CRDs says whether the custom resource definitions are part of it.
+	CRDs bool
+}
+
+// Defaults are the options of an installation for which nobody said otherwise.
+func Defaults() Options {
+	return Options{
+		Namespace: "stationmaster-system", Domain: "example.com", Gateways: 2, Operators: 2,
+		ServiceType: string(corev1.ServiceTypeLoadBalancer), CRDs: true,
+	}
+}
+
+const (
+	operator = "stationmaster-operator"
+	gateway  = "stationmaster-gateway"
+	admin    = 9090
+	// user is the user and group that the image's processes run as.
+	user = 65532
+)
+
+// Manifest returns all objects as YAML documents, in the order in which they are applied.
+func Manifest(o Options) ([]byte, error) {
+	var out bytes.Buffer
+	if o.CRDs {
+		full, err := crd.Full()
+		if err != nil {
+			return nil, err
+		}
+		for _, doc := range full {
+			fmt.Fprintf(&out, "---\n%s\n", bytes.TrimSpace(bytes.TrimPrefix(bytes.TrimSpace(doc), []byte("---"))))
+		}
+	}
+	for _, object := range Objects(o) {
+		raw, err := yaml.Marshal(object)
+		if err != nil {
+			return nil, fmt.Errorf("write %T: %w", object, err)
+		}
+		fmt.Fprintf(&out, "---\n%s", withoutEmptyStatus(raw))
+	}
+	return out.Bytes(), nil
+}
+
+// withoutEmptyStatus drops what Go's types write though it says nothing.
+func withoutEmptyStatus(raw []byte) []byte {
+	for _, empty := range []string{"status: {}\n", "status:\n  loadBalancer: {}\n", "spec: {}\n"} {
+		raw = bytes.TrimSuffix(raw, []byte(empty))
+	}
+	return raw
+}
+
+// Objects returns everything but the custom resource definitions.
+func Objects(o Options) []any {
+	out := []any{
+		&corev1.Namespace{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+			ObjectMeta: metav1.ObjectMeta{Name: o.Namespace, Labels: map[string]string{
+				"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/warn": "restricted",
+			}},
+		},
+	}
+	for _, part := range []struct {
+		name  string
+		rules []rbacv1.PolicyRule
+	}{{operator, operatorRules()}, {gateway, gatewayRules()}} {
+		out = append(out,
+			&corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"}, ObjectMeta: o.meta(part.name)},
+			&rbacv1.ClusterRole{TypeMeta: rbac("ClusterRole"), ObjectMeta: metav1.ObjectMeta{Name: part.name, Labels: labels(part.name)}, Rules: part.rules},
+			&rbacv1.ClusterRoleBinding{
+				TypeMeta: rbac("ClusterRoleBinding"), ObjectMeta: metav1.ObjectMeta{Name: part.name, Labels: labels(part.name)},
+				RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: part.name},
+				Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: part.name, Namespace: o.Namespace}},
+			})
+	}
+	out = append(out,
+		&rbacv1.Role{TypeMeta: rbac("Role"), ObjectMeta: o.meta(operator), Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update", "patch"}},
+		}},
+		&rbacv1.RoleBinding{
+			TypeMeta: rbac("RoleBinding"), ObjectMeta: o.meta(operator),
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: operator},
+			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: operator, Namespace: o.Namespace}},
+		},
+		o.service(),
+		o.deployment(operator, o.Operators, []string{"operator", "--domain=" + o.Domain}, nil),
+		o.deployment(gateway, o.Gateways, []string{"gateway", "--domain=" + o.Domain}, []corev1.ContainerPort{
+			{Name: "http", ContainerPort: 8080}, {Name: "grpc", ContainerPort: 8081},
+		}),
+		o.budget(operator), o.budget(gateway), o.network(),
+	)
+	return out
+}
+
+func operatorRules() []rbacv1.PolicyRule {
+	read := []string{"get", "list", "watch"}
+	write := []string{"get", "list", "watch", "create", "update", "patch", "delete"}
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{"serving.kserve.io"}, Resources: []string{"inferenceservices"}, Verbs: []string{"get", "list", "watch", "update", "patch"}},
+		{APIGroups: []string{"serving.kserve.io"}, Resources: []string{"inferenceservices/status", "inferenceservices/finalizers"}, Verbs: []string{"update", "patch"}},
+		{APIGroups: []string{"serving.kserve.io"}, Resources: []string{"servingruntimes"}, Verbs: read},
+		// The catalogue that ships is applied when the operator starts.
+		{APIGroups: []string{"serving.kserve.io"}, Resources: []string{"clusterservingruntimes"}, Verbs: []string{"get", "list", "watch", "create", "update"}},
+		{APIGroups: []string{"stationmaster.dev"}, Resources: []string{"revisions", "routes"}, Verbs: write},
+		{APIGroups: []string{"stationmaster.dev"}, Resources: []string{"revisions/status", "routes/status", "revisions/finalizers"}, Verbs: []string{"update", "patch"}},
+		{APIGroups: []string{appsv1.GroupName}, Resources: []string{"deployments"}, Verbs: write},
+		{APIGroups: []string{""}, Resources: []string{"services", "configmaps"}, Verbs: write},
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: read},
+		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch", "update"}},
+		{APIGroups: []string{policyv1.GroupName}, Resources: []string{"poddisruptionbudgets"}, Verbs: write},
+		{APIGroups: []string{networkingv1.GroupName}, Resources: []string{"networkpolicies"}, Verbs: write},
+	}
+}
+
+// gatewayRules only read, and no secrets: a gateway that is taken over can't change the cluster.
+func gatewayRules() []rbacv1.PolicyRule {
+	read := []string{"get", "list", "watch"}
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{"serving.kserve.io"}, Resources: []string{"inferenceservices"}, Verbs: read},
+		{APIGroups: []string{"stationmaster.dev"}, Resources: []string{"revisions", "routes"}, Verbs: read},
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: read},
+	}
+}
+
+func rbac(kind string) metav1.TypeMeta {
+	return metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: kind}
+}
+
+func labels(name string) map[string]string {
+	return map[string]string{"app": name, "app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "stationmaster"}
+}
+
+func (o Options) meta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: o.Namespace, Name: name, Labels: labels(name)}
+}
+
+func (o Options) service() *corev1.Service {
+	h2c := "kubernetes.io/h2c"
+	return &corev1.Service{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: o.meta(gateway),
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceType(o.ServiceType), Selector: map[string]string{"app": gateway},
+			Ports: []corev1.ServicePort{
+				{Name: "http", Port: 80, TargetPort: intstr.FromString("http")},
+				{Name: "grpc", Port: 8081, TargetPort: intstr.FromString("grpc"), AppProtocol: &h2c},
+			},
+		},
+	}
+}
+
+func (o Options) deployment(name string, replicas int32, args []string, ports []corev1.ContainerPort) *appsv1.Deployment {
+	zero, one := intstr.FromInt32(0), intstr.FromInt32(1)
+	yes, no := true, false
+	uid, grace := int64(user), int64(45)
+	health := func(path string) corev1.ProbeHandler {
+		return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("admin")}}
+	}
+	return &appsv1.Deployment{
+		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, ObjectMeta: o.meta(name),
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas,
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
+			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &zero, MaxSurge: &one}},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels(name), Annotations: map[string]string{"prometheus.io/scrape": "true", "prometheus.io/port": fmt.Sprint(admin)}},
+				Spec: corev1.PodSpec{
+					ServiceAccountName:            name,
+					TerminationGracePeriodSeconds: &grace,
+					SecurityContext: &corev1.PodSecurityContext{
+						RunAsNonRoot: &yes, RunAsUser: &uid, RunAsGroup: &uid,
+						SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+					},
+					TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
+						MaxSkew: 1, TopologyKey: "kubernetes.io/hostname", WhenUnsatisfiable: corev1.ScheduleAnyway,
+						LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
+					}},
+					Containers: []corev1.Container{{
+						Name: name[len("stationmaster-"):], Image: o.Image, ImagePullPolicy: corev1.PullPolicy(o.PullPolicy), Args: args,
+						Env: []corev1.EnvVar{
+							{Name: "POD_NAMESPACE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}},
+							{Name: "STATIONMASTER_IMAGE", Value: o.Image},
+						},
+						Ports:          append(ports, corev1.ContainerPort{Name: "admin", ContainerPort: admin}),
+						ReadinessProbe: &corev1.Probe{ProbeHandler: health("/readyz"), PeriodSeconds: 2},
+						LivenessProbe:  &corev1.Probe{ProbeHandler: health("/healthz"), PeriodSeconds: 10, FailureThreshold: 6},
+						Resources: corev1.ResourceRequirements{
+							Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("128Mi")},
+							Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
+						},
+						SecurityContext: &corev1.SecurityContext{
+							AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
+							Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+						},
+					}},
+				},
+			},
+		},
+	}
+}
+
+func (o Options) budget(name string) *policyv1.PodDisruptionBudget {
+	one := intstr.FromInt32(1)
+	return &policyv1.PodDisruptionBudget{
+		TypeMeta: metav1.TypeMeta{APIVersion: "policy/v1", Kind: "PodDisruptionBudget"}, ObjectMeta: o.meta(name),
+		Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &one, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}},
+	}
+}
+
+// network keeps everybody from the operator but those who scrape its metrics.
+func (o Options) network() *networkingv1.NetworkPolicy {
+	port := intstr.FromInt32(admin)
+	tcp := corev1.ProtocolTCP
+	return &networkingv1.NetworkPolicy{
+		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"}, ObjectMeta: o.meta(operator),
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": operator}},
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+			Ingress:     []networkingv1.NetworkPolicyIngressRule{{Ports: []networkingv1.NetworkPolicyPort{{Protocol: &tcp, Port: &port}}}},
+		},
+	}
+}
