@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
 )
@@ -309,11 +310,24 @@ func (s *Store) run(ctx context.Context, key flightKey, source Source) (string, 
 	}
 	for try := 1; ; try++ {
 		path, digest, err := s.fetch(ctx, key, source)
+		if errors.Is(err, errdef.ErrNoSpace) {
+			return "", "", s.full(err)
+		}
 		if err == nil || try == fetchTries || !errors.Is(err, errRestart) || ctx.Err() != nil {
 			return path, digest, err
 		}
 		s.log.Warn("fetch begins anew", "uri", mask(key.uri), "err", err)
 	}
+}
+
+// full words a full disk for who has to make room: by the store's directory, and not by the file
+// that happened to be written, whose name is another at each try.
+func (s *Store) full(err error) error {
+	why := "the disk is full"
+	if errors.Is(err, syscall.EDQUOT) {
+		why = "the disk quota is used up"
+	}
+	return fmt.Errorf("%w for the model in %s: %s; free some space there, or start with a data directory on a larger disk", errdef.ErrNoSpace, s.dir, why)
 }
 
 // fetch reads a model into a staging directory and makes it part of the store.

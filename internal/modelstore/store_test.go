@@ -423,8 +423,11 @@ func TestFullDisk(t *testing.T) {
 	}
 	defer s.Close()
 	_, _, _, err = s.Fetch(t.Context(), "", "big", "")
-	if !errors.Is(err, errdef.ErrNoSpace) || !strings.Contains(err.Error(), "free some space") {
+	if !errors.Is(err, errdef.ErrNoSpace) {
 		t.Fatalf("got %v, want no space", err)
+	}
+	if got, want := err.Error(), "fetch big: no space left for the model in "+small+": the disk is full; free some space there, or start with a data directory on a larger disk"; got != want {
+		t.Errorf("says %q, want %q", got, want)
 	}
 	if left, _ := filepath.Glob(filepath.Join(small, "tmp", "*", "*")); len(left) > 0 {
 		t.Errorf("half a file stayed: %v", left)
@@ -432,6 +435,13 @@ func TestFullDisk(t *testing.T) {
 	_, _, release, err := s.Fetch(t.Context(), "", "small", "")
 	if err != nil {
 		t.Fatalf("a small model after the full disk: %v", err)
+	}
+	release()
+	if err := syscall.Mount("tmpfs", small, "tmpfs", syscall.MS_REMOUNT, "size=16m"); err != nil {
+		t.Fatalf("make room: %v", err)
+	}
+	if _, _, release, err = s.Fetch(t.Context(), "", "big", ""); err != nil {
+		t.Fatalf("once there is room: %v", err)
 	}
 	release()
 }
