@@ -388,7 +388,7 @@ func (c *call) open(ctx context.Context, e *route.Endpoint) (cs grpc.ClientStrea
 }
 
 func (c *call) openOn(ctx context.Context, e *route.Endpoint) (grpc.ClientStream, func(), error) {
-	conn, err := c.g.dialer.begin(e.GRPC)
+	conn, err := c.g.dialer.begin(ctx, e.GRPC)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,13 +1,17 @@
 package gateway
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
 
@@ -26,6 +30,52 @@ type grpcPool struct {
 type grpcConn struct {
 	conn  *grpc.ClientConn
 	calls *atomic.Int64
+	// socket is the latest that conn has.
+	socket atomic.Pointer[syscall.RawConn]
+}
+
+// dial connects for grpc.
+func (c *grpcConn) dial(ctx context.Context, addr string) (net.Conn, error) {
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	if sc, ok := nc.(syscall.Conn); ok {
+		if raw, err := sc.SyscallConn(); err == nil {
+			c.socket.Store(&raw)
+		}
+	}
+	return nc, nil
+}
+
+// ended reports whether the engine has closed the connection, which grpc may not know yet.
+func (c *grpcConn) ended() bool {
+	raw := c.socket.Load()
+	if raw == nil {
+		return false
+	}
+	ended := false
+	err := (*raw).Control(func(fd uintptr) {
+		var b [1]byte
+		n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		ended = n <= 0 && err != syscall.EAGAIN && err != syscall.EINTR //nolint:errorlint // as recvfrom gave it, on every call
+	})
+	return ended || err != nil
+}
+
+// noticing bounds the wait for grpc to notice that a connection has ended.
+const noticing = 100 * time.Millisecond
+
+// settle waits until grpc knows of a connection's end where the engine has closed it. A call
+// that began on it would fail, though it could be made on another replica.
+func (c *grpcConn) settle(ctx context.Context) {
+	if !c.ended() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, noticing)
+	defer cancel()
+	c.conn.WaitForStateChange(ctx, connectivity.Ready)
 }
 
 // grpcWindow is the flow-control window towards engines: large enough that one big tensor
@@ -73,7 +123,15 @@ func (p *grpcPool) calls(addr string) *atomic.Int64 {
 
 // begin returns the connection to an address for one call, which ends with the entry's end.
 // It connects when it is first used.
-func (p *grpcPool) begin(addr string) (*grpcConn, error) {
+func (p *grpcPool) begin(ctx context.Context, addr string) (*grpcConn, error) {
+	c, err := p.take(addr)
+	if err == nil {
+		c.settle(ctx)
+	}
+	return c, err
+}
+
+func (p *grpcPool) take(addr string) (*grpcConn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -81,7 +139,7 @@ func (p *grpcPool) begin(addr string) (*grpcConn, error) {
 	}
 	c := p.entry(addr)
 	if c.conn == nil {
-		conn, err := grpc.NewClient("passthrough:///"+addr, p.options...)
+		conn, err := grpc.NewClient("passthrough:///"+addr, append(p.options, grpc.WithContextDialer(c.dial))...)
 		if err != nil {
 			return nil, fmt.Errorf("gateway: address %q of an engine: %w", addr, err)
 		}

@@ -57,6 +57,7 @@ func (g *Gateway) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x := &exchange{g: g, w: w, r: r, start: time.Now(), metric: g.metrics.gateway, hold: hold{g: g}}
+	x.hold.exchange = x
 	defer x.finish()
 	x.id = requestID(r.Header["X-Request-Id"])
 	raw := r.RequestURI

@@ -21,18 +21,23 @@ const redial = 25 * time.Millisecond
 // replica that crashed is there again within a second, so that only what was under way in it
 // is lost. All waits of a request together last at most Timeouts.Hold.
 type hold struct {
-	g     *Gateway
-	until time.Time // zero before the first wait
+	g *Gateway
+	// exchange is that of a request over HTTP, nil for a call over gRPC.
+	exchange *exchange
+	until    time.Time // zero before the first wait
 }
 
 // wait blocks until the table isn't old any more, pause has passed (zero means no such limit)
 // or ctx ends. It returns false when the request shall wait no longer: its time is up, too
 // many others wait, ctx has ended, or the gateway drains.
 func (h *hold) wait(ctx context.Context, old *route.Table, pause time.Duration) bool {
-	now := time.Now()
 	if h.until.IsZero() {
-		h.until = now.Add(h.g.cfg.Timeouts.Hold)
+		h.until = time.Now().Add(h.g.cfg.Timeouts.Hold)
+		if h.exchange != nil {
+			h.exchange.readAhead()
+		}
 	}
+	now := time.Now()
 	left := h.until.Sub(now)
 	if left <= 0 || ctx.Err() != nil {
 		return false

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"maps"
@@ -103,6 +104,38 @@ func (x *exchange) readWhole(req *upstream.Request) error {
 	_ = rc.SetReadDeadline(time.Time{})
 	return x.clientError(err)
 }
+
+// readAhead takes a small body into memory before a wait: net/http notices that a client over
+// HTTP/1.1 went away only once it has read all of a request. A body that can't be read so is
+// found out later, by whoever reads it. A client that waits for leave to send gets none yet.
+func (x *exchange) readAhead() {
+	n := x.r.ContentLength
+	if x.r.ProtoMajor != 1 || n <= 0 || n > upstream.WholeBody || len(x.r.Header["Expect"]) > 0 {
+		return
+	}
+	rc := http.NewResponseController(x.w)
+	_ = rc.SetReadDeadline(time.Now().Add(x.g.cfg.Timeouts.Body))
+	b := make([]byte, n)
+	read, err := io.ReadFull(x.r.Body, b)
+	_ = rc.SetReadDeadline(time.Time{})
+	x.r.Body = &readBody{bytes.NewReader(b[:read]), err}
+}
+
+// readBody is a body that was read, and how that ended.
+type readBody struct {
+	*bytes.Reader
+	err error
+}
+
+func (b *readBody) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if errors.Is(err, io.EOF) && b.err != nil {
+		err = b.err
+	}
+	return n, err
+}
+
+func (b *readBody) Close() error { return nil }
 
 // clientError tells apart what the client's body did wrong.
 func (x *exchange) clientError(err error) error {

@@ -187,7 +187,7 @@ func (x *exchange) invoke(ctx context.Context, e *route.Endpoint, method string,
 }
 
 func (x *exchange) invokeOn(ctx context.Context, e *route.Endpoint, method string, in, out proto.Message) (unsent bool, _ error) {
-	conn, err := x.g.dialer.begin(e.GRPC)
+	conn, err := x.g.dialer.begin(ctx, e.GRPC)
 	if err != nil {
 		return true, err
 	}
