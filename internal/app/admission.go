@@ -36,7 +36,9 @@ func (a admission) Admit(ctx context.Context, req kubeapi.AdmissionRequest) (*un
 	}
 	if req.Phase == kubeapi.Mutating {
 		if v.Pruned {
-			return req.Object, nil, nil
+			// Told now, for the next phase sees nothing of what was unknown; the API tells each
+			// warning once.
+			return req.Object, v.Warnings, nil
 		}
 		return nil, nil, nil
 	}
