@@ -42,6 +42,7 @@ var rooms = map[string]room{
 	"internal/errdef":                {layer: 0, never: pureNever},
 	"internal/state":                 {layer: 0, never: pureNever},
 	"internal/plan":                  {layer: 1, may: []string{"internal/spec"}, never: pureNever},
+	"internal/scale":                 {layer: 1, may: []string{"internal/spec", "internal/errdef"}, never: pureNever},
 	"internal/route":                 {layer: 1, may: []string{"internal/spec", "internal/errdef"}, never: pureNever},
 	"internal/wire":                  {layer: 1, may: []string{"internal/errdef", "api/oip"}, never: []string{"os/exec", "k8s.io/", "sigs.k8s.io/", "database/sql"}},
 	"internal/manifest":              {layer: 2, may: []string{"api", "internal/spec", "internal/errdef"}, never: []string{"os/exec", "k8s.io/client-go/rest"}},
