@@ -229,3 +229,42 @@ func TestABodyThatStandsStillIsGivenUp(t *testing.T) {
 		t.Errorf("a slow model: %d %s", code, body)
 	}
 }
+
+func TestOddButLegalRequests(t *testing.T) {
+	r := start(t, nil)
+	r.waitReady(t)
+	packed, err := io.ReadAll(gzipped(inferBody))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, encoding := range []string{"GZIP", "x-gzip"} {
+		if code, _, body := r.call(t, "POST", "/v2/models/m/infer", string(packed), "Content-Encoding", encoding); code != http.StatusOK {
+			t.Errorf("Content-Encoding %s: %d %s", encoding, code, body)
+		}
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.http+"/v2/models/m/infer", strings.NewReader(string(packed)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header["Content-Encoding"] = []string{"gzip", "gzip"}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = res.Body.Close()
+	if res.StatusCode != http.StatusNotImplemented {
+		t.Errorf("packed twice: %d", res.StatusCode)
+	}
+	for body, want := range map[string]string{
+		`{"ready":"yes"}`: `{"error":"ready can't be of the kind string"}`,
+		`[]`:              `{"error":"the body's JSON is of another kind, array, than is expected here"}`,
+		`{"ready":`:       `{"error":"the body isn't JSON: unexpected end of JSON input"}`,
+	} {
+		if code, _, got := r.call(t, "POST", "/v2/repository/index", body); code != http.StatusBadRequest || got != want {
+			t.Errorf("index of %s: %d %s", body, code, got)
+		}
+	}
+	if code, _, _ := r.call(t, "POST", "/v2/models/m/versions//infer", inferBody); code != http.StatusNotFound {
+		t.Errorf("an empty version: %d", code)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
@@ -31,7 +32,7 @@ func (h *rest) body(w http.ResponseWriter, r *http.Request, s *share) ([]byte, e
 		_ = conn.SetReadDeadline(time.Now().Add(h.cfg.Stall))
 	}
 	patience() // a packed body's first bytes are read at once
-	in, packed, err := unpacked(r.Header.Get("Content-Encoding"), http.MaxBytesReader(w, r.Body, limit))
+	in, packed, err := unpacked(strings.Join(r.Header.Values("Content-Encoding"), ", "), http.MaxBytesReader(w, r.Body, limit))
 	if err != nil {
 		return nil, err
 	}
@@ -71,8 +72,8 @@ func (h *rest) body(w http.ResponseWriter, r *http.Request, s *share) ([]byte, e
 
 // unpacked undoes the Content-Encoding, and says whether there was one.
 func unpacked(encoding string, in io.Reader) (io.Reader, bool, error) {
-	switch encoding {
-	case "gzip":
+	switch strings.ToLower(encoding) {
+	case "gzip", "x-gzip": // the same by RFC 9110, section 8.4.1.3
 		zr, err := gzip.NewReader(in)
 		if err != nil {
 			return nil, true, errdef.New(errdef.ErrInvalid, "the body isn't gzip, as Content-Encoding says")

@@ -75,7 +75,7 @@ func (h *rest) route(w http.ResponseWriter, r *http.Request) {
 		h.repository(w, r, segments[3], segments[4] == "load")
 	case n >= 3 && segments[1] == "models":
 		name, version, rest := segments[2], "", segments[3:]
-		if len(rest) >= 2 && rest[0] == "versions" {
+		if len(rest) >= 2 && rest[0] == "versions" && rest[1] != "" {
 			version, rest = rest[1], rest[2:]
 		}
 		switch {

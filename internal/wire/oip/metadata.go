@@ -3,6 +3,7 @@ package oip
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 
 	pb "stationmaster.dev/stationmaster/api/oip"
 )
@@ -80,8 +81,15 @@ func Encode(v any) []byte {
 
 // Decode reads the JSON of one of this file's types into v. Unknown fields are passed over.
 func Decode(body []byte, v any) error {
-	if err := json.Unmarshal(body, v); err != nil {
-		return invalid("not the JSON of %T: %v", v, err)
+	err := json.Unmarshal(body, v)
+	var wrongType *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &wrongType) && wrongType.Field == "":
+		return invalid("the body's JSON is of another kind, %s, than is expected here", wrongType.Value)
+	case errors.As(err, &wrongType):
+		return invalid("%s can't be of the kind %s", wrongType.Field, wrongType.Value)
+	case err != nil:
+		return invalid("the body isn't JSON: %v", err)
 	}
 	return nil
 }
