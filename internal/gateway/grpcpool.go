@@ -59,7 +59,7 @@ func (c *grpcConn) ended() bool {
 	err := (*raw).Control(func(fd uintptr) {
 		var b [1]byte
 		n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		ended = n <= 0 && err != syscall.EAGAIN && err != syscall.EINTR //nolint:errorlint // as recvfrom gave it, on every call
+		ended = n <= 0 && err != syscall.EAGAIN && err != syscall.EINTR
 	})
 	return ended || err != nil
 }

@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/gateway/convert"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
-	"stationmaster.dev/stationmaster/internal/wire/oip"
 )
 
 // ServiceHeader names a service ("namespace/name") where neither host nor path can: an HTTP
@@ -252,7 +252,7 @@ func (x *exchange) forward(e *route.Endpoint) {
 	t := x.target
 	v2 := call.Protocol == spec.V2 && call.Op != route.Other
 	if v2 {
-		if err := oneHeaderLength(x.r.Header); err != nil {
+		if err := convert.CheckLengths(x.r.Header); err != nil {
 			x.fail(err)
 			return
 		}
@@ -278,19 +278,6 @@ func (x *exchange) forward(e *route.Endpoint) {
 	default:
 		x.passHTTP(e)
 	}
-}
-
-// oneHeaderLength refuses a head with several lengths of the JSON part: where the gateway and
-// an engine took different ones, they would see different requests.
-func oneHeaderLength(h http.Header) error {
-	lengths := h[oip.HeaderLength]
-	for i := 1; i < len(lengths); i++ {
-		if lengths[i] != lengths[0] {
-			return errdef.New(errdef.ErrInvalid, fmt.Sprintf("the head has two fields %s, %.20q and %.20q: send one, with the length of the JSON part",
-				oip.HeaderLength, lengths[0], lengths[i]))
-		}
-	}
-	return nil
 }
 
 func (t *target) speaks(p spec.Protocol) bool {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -15,6 +14,7 @@ import (
 
 	pb "stationmaster.dev/stationmaster/api/oip"
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/gateway/convert"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/wire/oip"
 )
@@ -82,60 +82,29 @@ func (x *exchange) convertToGRPC(e *route.Endpoint) {
 }
 
 func (x *exchange) inferOverGRPC(ctx context.Context, e *route.Endpoint) error {
-	body, err := x.readBody()
+	bytes, err := x.readBody()
 	if err != nil {
 		return err
 	}
-	jsonLen := oip.WholeBody
-	if v := x.r.Header.Get(oip.HeaderLength); v != "" {
-		if jsonLen, err = oip.ParseHeaderLength(v); err != nil {
-			return err
-		}
-	}
-	request, err := oip.DecodeRequest(body, jsonLen)
+	body, err := convert.NewBody(x.r.Header, bytes)
 	if err != nil {
 		return err
 	}
-	request.ModelVersion = x.match.Call.Version
-	raw := false
-	for i := range request.Inputs {
-		raw = raw || request.Inputs[i].Raw != nil
-	}
-	in, err := oip.RequestToProto(request, raw)
+	infer, err := convert.NewToGRPC(body, x.match.Call.Version)
 	if err != nil {
 		return err
 	}
 	out := new(pb.ModelInferResponse)
-	err = x.invoke(ctx, e, "ModelInfer", func(model string) proto.Message {
-		in.ModelName = model
-		return in
-	}, out)
+	if err := x.invoke(ctx, e, "ModelInfer", infer.Message, out); err != nil {
+		return err
+	}
+	answer, err := infer.Answer(out)
 	if err != nil {
 		return err
 	}
-	response, err := oip.ResponseFromProto(out)
-	if err != nil {
-		return brokenAnswer(err)
-	}
-	if response.ID == "" {
-		response.ID = request.ID
-	}
-	answer, jsonLen, err := oip.AppendResponse(nil, response, request.WantsBinary)
-	if err != nil {
-		return err // an output that JSON can't hold: the client has to ask for binary data
-	}
-	if jsonLen == oip.WholeBody {
-		x.answerBytes(http.StatusOK, "application/json", answer)
-		return nil
-	}
-	x.w.Header()[oip.HeaderLength] = []string{strconv.Itoa(jsonLen)}
-	x.answerBytes(http.StatusOK, "application/octet-stream", answer)
+	answer.Describe(x.w.Header())
+	x.answerBytes(http.StatusOK, x.w.Header().Get("Content-Type"), answer.Bytes)
 	return nil
-}
-
-// brokenAnswer makes an engine's malformed message the engine's fault, not the client's.
-func brokenAnswer(err error) error {
-	return fmt.Errorf("%w: the engine's answer breaks the Open Inference Protocol: %s", errdef.ErrInternal, err.Error())
 }
 
 // readBody reads the whole body within the gateway's limit; conversion needs all of it.

@@ -7,13 +7,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
-	"strconv"
 
 	"google.golang.org/protobuf/proto"
 
 	pb "stationmaster.dev/stationmaster/api/oip"
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/gateway/convert"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/wire/oip"
@@ -59,7 +58,7 @@ func (c *call) askREST(ctx context.Context, e *route.Endpoint) (proto.Message, e
 		if err := c.decode(message, in); err != nil {
 			return nil, err
 		}
-		reply, err := c.fetch(ctx, e, http.MethodGet, modelPath(in.GetVersion(), "/ready"), nil, 0)
+		reply, err := c.fetch(ctx, e, http.MethodGet, convert.ModelPath(in.GetVersion(), "/ready"), nil)
 		switch {
 		case err != nil && errdef.KindOf(err) == errdef.ErrUnavailable:
 			return &pb.ModelReadyResponse{}, nil
@@ -77,86 +76,41 @@ func (c *call) askREST(ctx context.Context, e *route.Endpoint) (proto.Message, e
 		if err := c.decode(message, in); err != nil {
 			return nil, err
 		}
-		reply, err := c.fetch(ctx, e, http.MethodGet, modelPath(in.GetVersion(), ""), nil, 0)
+		reply, err := c.fetch(ctx, e, http.MethodGet, convert.ModelPath(in.GetVersion(), ""), nil)
 		if err != nil {
 			return nil, err
 		}
 		var m oip.ModelMetadata
 		if err := oip.Decode(reply.body, &m); err != nil {
-			return nil, brokenAnswer(err)
+			return nil, convert.Broken(err)
 		}
 		return m.ToProto(), nil
 	case "RepositoryModelLoad":
 		if err := c.decode(message, new(pb.RepositoryModelLoadRequest)); err != nil {
 			return nil, err
 		}
-		_, err := c.fetch(ctx, e, http.MethodPost, repositoryPath("/load"), nil, 0)
+		_, err := c.fetch(ctx, e, http.MethodPost, convert.RepositoryPath("/load"), nil)
 		return &pb.RepositoryModelLoadResponse{ModelName: c.modelName(), IsLoaded: true}, err
 	case "RepositoryModelUnload":
 		if err := c.decode(message, new(pb.RepositoryModelUnloadRequest)); err != nil {
 			return nil, err
 		}
-		_, err := c.fetch(ctx, e, http.MethodPost, repositoryPath("/unload"), nil, 0)
+		_, err := c.fetch(ctx, e, http.MethodPost, convert.RepositoryPath("/unload"), nil)
 		return &pb.RepositoryModelUnloadResponse{ModelName: c.modelName(), IsUnloaded: true}, err
 	}
 	panic("BUG: no conversion for " + c.method)
 }
 
-// modelPath gives the path of a call for a model by the name that an engine knows it by.
-func modelPath(version, call string) func(model string) string {
-	if version != "" {
-		call = "/versions/" + url.PathEscape(version) + call
-	}
-	return func(model string) string { return "/v2/models/" + url.PathEscape(model) + call }
-}
-
-func repositoryPath(call string) func(model string) string {
-	return func(model string) string { return "/v2/repository/models/" + url.PathEscape(model) + call }
-}
-
 func (c *call) inferOverREST(ctx context.Context, e *route.Endpoint, in *pb.ModelInferRequest) (proto.Message, error) {
-	request, err := oip.RequestFromProto(in)
+	infer, err := convert.NewToREST(in)
 	if err != nil {
 		return nil, err
 	}
-	// JSON is what every engine reads. Half floats, and bytes that are no text, need the
-	// binary extension; then the answer may need it too.
-	body, jsonLen, err := oip.AppendRequest(nil, request, nil)
-	if err != nil {
-		request.BinaryOutput = true
-		body, jsonLen, err = oip.AppendRequest(nil, request, func(string) bool { return true })
-	}
+	reply, err := c.fetch(ctx, e, http.MethodPost, infer.Path, &infer.Body)
 	if err != nil {
 		return nil, err
 	}
-	reply, err := c.fetch(ctx, e, http.MethodPost, modelPath(request.ModelVersion, "/infer"), body, jsonLen)
-	if err != nil {
-		return nil, err
-	}
-	if err := oneHeaderLength(reply.header); err != nil {
-		return nil, brokenAnswer(err)
-	}
-	jsonLen = oip.WholeBody
-	if v := reply.header.Get(oip.HeaderLength); v != "" {
-		if jsonLen, err = oip.ParseHeaderLength(v); err != nil {
-			return nil, brokenAnswer(err)
-		}
-	}
-	response, err := oip.DecodeResponse(reply.body, jsonLen)
-	if err != nil {
-		return nil, brokenAnswer(err)
-	}
-	if response.ID == "" {
-		response.ID = request.ID
-	}
-	if response.ModelName == "" {
-		response.ModelName = c.modelName()
-	}
-	out, err := oip.ResponseToProto(response, len(in.GetRawInputContents()) > 0)
-	if err != nil {
-		return nil, brokenAnswer(err)
-	}
-	return out, nil
+	return infer.Answer(reply.header, reply.body, c.modelName())
 }
 
 // restReply is an engine's good answer, read whole.
@@ -166,17 +120,14 @@ type restReply struct {
 }
 
 // fetch asks an engine over HTTP, and again where a replica can't be reached: another one, or
-// what takes its place. path is that for the engine's name of the model; jsonLen the length
-// of a body's JSON part, or oip.WholeBody. An answer that is an error comes back as one, with
-// the kind that its status means.
-func (c *call) fetch(ctx context.Context, e *route.Endpoint, method string, path func(model string) string, body []byte, jsonLen int) (*restReply, error) {
+// what takes its place. path is that for the engine's name of the model; a nil body means none.
+// An answer that is an error comes back as one, with the kind that its status means.
+func (c *call) fetch(ctx context.Context, e *route.Endpoint, method string, path func(model string) string, body *convert.Body) (*restReply, error) {
 	header := http.Header{"Accept": {"application/json"}}
+	var content []byte
 	if body != nil {
-		header["Content-Type"] = []string{"application/json"}
-		if jsonLen != oip.WholeBody {
-			header["Content-Type"] = []string{"application/octet-stream"}
-			header[oip.HeaderLength] = []string{strconv.Itoa(jsonLen)}
-		}
+		body.Describe(header)
+		content = body.Bytes
 	}
 	timeout := c.g.cfg.Timeouts.Response
 	if deadline, ok := ctx.Deadline(); ok {
@@ -189,7 +140,7 @@ func (c *call) fetch(ctx context.Context, e *route.Endpoint, method string, path
 			{Name: "Kserve-Isvc-Name", Value: c.match.Service.Key.Name},
 			{Name: "Kserve-Isvc-Namespace", Value: c.match.Service.Key.Namespace},
 		},
-		Body: bytes.NewReader(body), ContentLength: int64(len(body)),
+		Body: bytes.NewReader(content), ContentLength: int64(len(content)),
 		HeaderTimeout: timeout, IdleTimeout: timeout,
 	}
 	defer request.Release()
