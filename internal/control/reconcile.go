@@ -44,8 +44,10 @@ type service struct {
 type component struct {
 	name     spec.Component
 	replicas int
-	refused  *refusal
-	latest   *smv1alpha1.Revision
+	// canary is the percent of traffic that latest is to get; nil means all.
+	canary  *int
+	refused *refusal
+	latest  *smv1alpha1.Revision
 	// revisions are all that exist of this component, oldest first.
 	revisions   []smv1alpha1.Revision
 	unsupported []string
@@ -117,28 +119,39 @@ func (c *Controller) desired(s *service) plan.Desired {
 	c.mu.Unlock()
 	var d plan.Desired
 	for _, comp := range s.comps {
-		pc := plan.Component{Name: comp.name, Replicas: comp.replicas}
+		pc := plan.Component{Name: comp.name, Replicas: comp.replicas, Canary: comp.canary}
 		if s.stopped {
 			pc.Replicas = 0
 		}
 		if comp.latest != nil {
 			pc.Latest = comp.latest.Name
 		}
-		if r, ok := remembered[comp.name]; ok {
-			pc.RolledOut, pc.Previous, pc.RolledOutAt = r.RolledOut, r.Previous, r.RolledOutAt
-		} else {
-			// After a restart the status is the memory; what was previous has drained by now.
-			pc.RolledOut = s.asWritten.Status.Components[v1beta1.ComponentType(comp.name)].LatestRolledoutRevision
+		last, ok := remembered[comp.name]
+		if !ok {
+			last = rolloutOf(s.asWritten.Status.Components[v1beta1.ComponentType(comp.name)])
 		}
-		if comp.revision(pc.RolledOut) == nil {
-			pc.RolledOut = ""
+		for _, name := range []*string{&last.Latest, &last.RolledOut, &last.Previous} {
+			if comp.revision(*name) == nil {
+				*name = ""
+			}
 		}
-		if comp.revision(pc.Previous) == nil {
-			pc.Previous = ""
-		}
+		last.Draining = slices.DeleteFunc(slices.Clone(last.Draining), func(d plan.Drain) bool { return comp.revision(d.Revision) == nil })
+		pc.Last = last
 		d.Components = append(d.Components, pc)
 	}
 	return d
+}
+
+// rolloutOf reads a rollout from a status, which is the memory after a restart; what lost its
+// traffic before has drained by then.
+func rolloutOf(cs v1beta1.ComponentStatusSpec) plan.Rollout {
+	r := plan.Rollout{Latest: cs.LatestCreatedRevision, RolledOut: cs.LatestRolledoutRevision, Previous: cs.PreviousRolledoutRevision}
+	for _, t := range cs.Traffic {
+		if t.RevisionName == r.Latest && t.Percent != nil {
+			r.Share = int(*t.Percent)
+		}
+	}
+	return r
 }
 
 // remember keeps the rollouts for the next pass.
@@ -194,16 +207,25 @@ func (s *service) facts(comp *component) *facts {
 	}
 	for _, r := range s.plan.Rollouts {
 		if r.Component == comp.name {
-			f.rolledOut, f.previous = r.RolledOut, r.Previous
+			f.rolledOut, f.previous, f.settled = r.RolledOut, r.Previous, r.Settled
 		}
 	}
+	most := 0
 	for _, t := range s.plan.Traffic {
 		if t.Component == comp.name {
-			f.serving = t.Revision
+			f.traffic = append(f.traffic, t)
+			if t.Percent > most {
+				f.serving, most = t.Revision, t.Percent
+			}
 		}
 	}
 	if f.latest == "" {
 		f.latest = f.rolledOut
+	}
+	for _, a := range s.plan.Assignments {
+		if a.Component == comp.name && a.Revision == f.latest {
+			f.want = a.Replicas
+		}
 	}
 	for _, r := range s.observed.Replicas {
 		if comp.revision(r.Revision.Name) != nil {

@@ -41,7 +41,7 @@ func (c *Controller) resolve(ctx context.Context, s *service) error {
 		if ext == nil {
 			continue
 		}
-		comp := &component{name: name, replicas: replicas(ext), revisions: revisions[name]}
+		comp := &component{name: name, replicas: replicas(ext), canary: canary(ext), revisions: revisions[name]}
 		s.comps = append(s.comps, comp)
 	}
 	if !c.cfg.OneMachine {
@@ -67,6 +67,15 @@ func replicas(ext *v1beta1.ComponentExtensionSpec) int {
 		return 1
 	}
 	return max(int(*ext.MinReplicas), 1)
+}
+
+// canary is the share of traffic that the newest shape is to get; nil means all.
+func canary(ext *v1beta1.ComponentExtensionSpec) *int {
+	if ext.CanaryTrafficPercent == nil {
+		return nil
+	}
+	n := min(max(int(*ext.CanaryTrafficPercent), 0), 100)
+	return &n
 }
 
 func extension(is *v1beta1.InferenceService, name spec.Component) *v1beta1.ComponentExtensionSpec {
@@ -102,9 +111,12 @@ func (c *Controller) resolveComponent(ctx context.Context, s *service, comp *com
 		return comp.refuse(err)
 	}
 	comp.unsupported = compiled.Unsupported
-	if n := len(comp.revisions); n > 0 && comp.revisions[n-1].Spec.Hash == compiled.Workload.Hash {
-		comp.latest = &comp.revisions[n-1]
-		return nil
+	// A manifest that is put back finds the revision that was made of it, with its bytes.
+	for i := len(comp.revisions) - 1; i >= 0; i-- {
+		if comp.revisions[i].Spec.Hash == compiled.Workload.Hash {
+			comp.latest = &comp.revisions[i]
+			return nil
+		}
 	}
 	rev := newRevision(s, comp, compiled)
 	if err := c.client.Create(ctx, rev); err != nil {

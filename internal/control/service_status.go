@@ -174,15 +174,17 @@ func (c *Controller) componentStatus(s *service, comp *component, f *facts) v1be
 			cs.LatestReadyRevision = f.latest
 		}
 	}
-	if f.serving != "" {
-		all, isLatest := int64(100), f.serving == f.latest
-		t := v1beta1.TrafficTarget{RevisionName: f.serving, Percent: &all}
-		if isLatest {
-			t.LatestRevision = &isLatest
-		} else {
-			t.Tag = "prev"
+	for _, target := range s.routeOf(comp).Targets {
+		percent := int64(target.Percent)
+		t := v1beta1.TrafficTarget{RevisionName: target.RevisionName, Percent: &percent, Tag: target.Tag}
+		if t.RevisionName == f.latest {
+			yes := true
+			t.LatestRevision = &yes
 		}
-		cs.Traffic = []v1beta1.TrafficTarget{t}
+		if t.Tag != "" {
+			t.URL = c.url(manifest.TagHost(t.Tag, s.key.Name, comp.name, s.key.Namespace, c.cfg.Domain))
+		}
+		cs.Traffic = append(cs.Traffic, t)
 	}
 	return cs
 }

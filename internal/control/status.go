@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+	"stationmaster.dev/stationmaster/internal/plan"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -22,7 +23,7 @@ type refusal struct {
 // facts is all that a component's status follows from.
 type facts struct {
 	component spec.Component
-	// want is the number of replicas asked for.
+	// want is the number of replicas of the latest revision that are asked for.
 	want int
 	// refused is set when the manifest couldn't be compiled; latest is then what it was before.
 	refused   *refusal
@@ -30,8 +31,12 @@ type facts struct {
 	rolledOut string
 	previous  string
 	replicas  []spec.Replica
-	// serving is the revision that traffic goes to, empty when none is ready.
+	// traffic is who gets which share; it is empty when none is ready.
+	traffic []plan.Share
+	// serving is the revision with the greatest share, empty when there is none.
 	serving string
+	// settled says that the rollout is where the manifest wants it, at a canary's share too.
+	settled bool
 	stopped bool
 }
 
@@ -75,28 +80,64 @@ func (f *facts) judge() verdict {
 		}
 	}
 	if failed := worst(latest); failed != nil {
-		v := verdict{corev1.ConditionFalse, string(failed.Failure.Reason), f.failureMessage(failed, ready, len(latest))}
-		return v
+		return verdict{corev1.ConditionFalse, string(failed.Failure.Reason), f.failureMessage(failed)}
 	}
-	if ready >= f.want && f.rolledOut == f.latest {
+	if f.rolledOut != f.latest {
+		// A stable revision that fails beside its successor is what most requests meet.
+		if failed := worst(f.of(f.rolledOut)); failed != nil {
+			return verdict{corev1.ConditionFalse, string(failed.Failure.Reason), f.failureMessage(failed)}
+		}
+	}
+	switch {
+	case f.settled && ready >= f.want:
 		return verdict{corev1.ConditionTrue, "", ""}
+	case f.rolledOut == f.latest && ready >= f.want && f.latest != "":
+		previous := f.of(f.previous)
+		if failed := worst(previous); failed != nil {
+			return verdict{corev1.ConditionFalse, string(failed.Failure.Reason), f.failureMessage(failed)}
+		}
+		return verdict{corev1.ConditionUnknown, "RollingBack", fmt.Sprintf("revision %s starts to take its traffic back%s%s", f.previous, phases(previous), f.goes())}
 	}
 	v := verdict{corev1.ConditionUnknown, "Starting", fmt.Sprintf("revision %s: %d of %d replicas ready%s", f.latest, ready, f.want, phases(latest))}
 	if f.serving != "" && f.serving != f.latest {
 		v.reason = "RollingOut"
-		v.message += fmt.Sprintf("; all traffic still goes to revision %s", f.serving)
+		v.message += f.goes()
 	}
 	return v
 }
 
-func (f *facts) failureMessage(r *spec.Replica, ready, total int) string {
+// goes tells where traffic goes, as the end of a sentence; it is empty where that is to be
+// expected.
+func (f *facts) goes() string {
+	var parts []string
+	for _, t := range f.traffic {
+		if t.Percent > 0 {
+			parts = append(parts, fmt.Sprintf("%d %% to %s", t.Percent, t.Revision))
+		}
+	}
+	switch {
+	case f.serving == "" || f.serving == f.latest && len(parts) < 2 && f.settled:
+		return ""
+	case len(parts) > 1:
+		return "; of the traffic go " + strings.Join(parts, ", ")
+	}
+	return fmt.Sprintf("; all traffic still goes to revision %s", f.serving)
+}
+
+func (f *facts) failureMessage(r *spec.Replica) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "replica %s of revision %s (%d of %d ready): %s", r.ID, r.Revision.Name, ready, total, r.Failure.Message)
+	all, ready := f.of(r.Revision.Name), 0
+	for _, other := range all {
+		if other.Phase == spec.Ready {
+			ready++
+		}
+	}
+	fmt.Fprintf(&b, "replica %s of revision %s (%d of %d ready): %s", r.ID, r.Revision.Name, ready, len(all), r.Failure.Message)
 	if !r.Failure.RetryAt.IsZero() {
 		fmt.Fprintf(&b, "; restarted %d times, next try at %s", r.Restarts, r.Failure.RetryAt.UTC().Format("15:04:05Z"))
 	}
-	if f.serving != "" && f.serving != f.latest {
-		fmt.Fprintf(&b, "; all traffic still goes to revision %s", f.serving)
+	if f.serving != f.latest {
+		b.WriteString(f.goes())
 	}
 	return b.String()
 }
@@ -147,6 +188,11 @@ func (f *facts) modelStatus() v1beta1.ModelStatus {
 		ModelRevisionStates: &v1beta1.ModelRevisionStates{ActiveModelState: v1beta1.Pending},
 		ModelCopies:         &v1beta1.ModelCopies{TotalCopies: len(f.of(cmp.Or(f.serving, f.latest)))},
 	}
+	for _, t := range f.traffic {
+		if t.Revision != f.serving {
+			s.ModelCopies.TotalCopies += len(f.of(t.Revision))
+		}
+	}
 	if f.serving != "" {
 		s.ModelRevisionStates.ActiveModelState = v1beta1.Loaded
 	}
@@ -175,7 +221,7 @@ func (f *facts) modelStatus() v1beta1.ModelStatus {
 		if f.serving == "" {
 			s.ModelRevisionStates.ActiveModelState = ""
 		}
-	case f.serving == f.latest && f.rolledOut == f.latest && f.latest != "":
+	case f.settled && f.serving != "":
 		s.TransitionStatus = v1beta1.UpToDate
 	default:
 		s.TransitionStatus = v1beta1.InProgress

@@ -42,7 +42,7 @@ func TestStatusOfAComponent(t *testing.T) {
 			wantTransition: v1beta1.InProgress, wantActive: v1beta1.Pending, wantTarget: v1beta1.Loading,
 		},
 		"a ready and rolled-out service is True and Loaded": {
-			facts:      facts{want: 1, latest: "r1", rolledOut: "r1", serving: "r1", replicas: []spec.Replica{replica("r1", spec.Ready, nil)}},
+			facts:      facts{want: 1, latest: "r1", rolledOut: "r1", serving: "r1", settled: true, replicas: []spec.Replica{replica("r1", spec.Ready, nil)}},
 			wantStatus: corev1.ConditionTrue, wantTransition: v1beta1.UpToDate, wantActive: v1beta1.Loaded, wantTarget: v1beta1.Loaded,
 		},
 		"while a new revision starts the old one serves and the condition says so": {
@@ -64,7 +64,7 @@ func TestStatusOfAComponent(t *testing.T) {
 			wantTransition: v1beta1.BlockedByFailedLoad, wantActive: v1beta1.Loaded, wantTarget: v1beta1.FailedToLoad, wantFailure: v1beta1.RuntimeUnhealthy,
 		},
 		"a replica on its way out says nothing about the service": {
-			facts: facts{want: 1, latest: "r1", rolledOut: "r1", serving: "r1", replicas: []spec.Replica{
+			facts: facts{want: 1, latest: "r1", rolledOut: "r1", serving: "r1", settled: true, replicas: []spec.Replica{
 				replica("r1", spec.Ready, nil), replica("r1", spec.Draining, &spec.Failure{Reason: spec.Exited})}},
 			wantStatus: corev1.ConditionTrue, wantTransition: v1beta1.UpToDate, wantActive: v1beta1.Loaded, wantTarget: v1beta1.Loaded,
 		},

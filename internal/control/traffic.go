@@ -58,9 +58,18 @@ func (c *Controller) line(s *service) route.Service {
 func (s *service) routeOf(comp *component) smv1alpha1.ComponentRoute {
 	r := smv1alpha1.ComponentRoute{Component: string(comp.name)}
 	for _, share := range s.plan.Traffic {
-		if share.Component == comp.name {
-			r.Targets = append(r.Targets, smv1alpha1.RouteTarget{RevisionName: share.Revision, Percent: int32(share.Percent)})
+		if share.Component != comp.name {
+			continue
 		}
+		t := smv1alpha1.RouteTarget{RevisionName: share.Revision, Percent: int32(share.Percent), Tag: manifest.TagPrevious}
+		if comp.latest != nil && share.Revision == comp.latest.Name {
+			t.Tag = manifest.TagLatest
+		}
+		r.Targets = append(r.Targets, t)
+	}
+	// While one revision has all, there is nothing to tell apart, and no second host to guard.
+	if len(r.Targets) == 1 && r.Targets[0].Tag == manifest.TagLatest && s.asWritten.Annotations[manifest.TagRoutingAnnotation] != "true" {
+		r.Targets[0].Tag = ""
 	}
 	return r
 }
@@ -108,6 +117,11 @@ func (c *Controller) writeRouteStatus(ctx context.Context, s *service, r *smv1al
 	r.Status.URLs = []smv1alpha1.RouteURL{{URL: c.url(manifest.Host(s.key.Name, s.key.Namespace, c.cfg.Domain))}}
 	for _, comp := range s.comps {
 		r.Status.URLs = append(r.Status.URLs, smv1alpha1.RouteURL{Component: string(comp.name), URL: c.url(manifest.Host(manifest.ComponentName(s.key.Name, comp.name), s.key.Namespace, c.cfg.Domain))})
+		for _, t := range s.routeOf(comp).Targets {
+			if t.Tag != "" {
+				r.Status.URLs = append(r.Status.URLs, smv1alpha1.RouteURL{Component: string(comp.name), Tag: t.Tag, URL: c.url(manifest.TagHost(t.Tag, s.key.Name, comp.name, s.key.Namespace, c.cfg.Domain))})
+			}
+		}
 	}
 	ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Published", Message: "the gateway routes by this", ObservedGeneration: r.Generation, LastTransitionTime: metav1.Now()}
 	if len(before.Status.Conditions) == 1 && before.Status.Conditions[0].Status == ready.Status {

@@ -69,6 +69,21 @@ func Host(name, namespace, domain string) string {
 	return label + "." + domain
 }
 
+// Tags of the two revisions that share traffic: the newest, and the one rolled out before it.
+const (
+	TagLatest   = "latest"
+	TagPrevious = "prev"
+)
+
+// TagRoutingAnnotation is KServe's: "true" gives the newest revision a tag at all times.
+const TagRoutingAnnotation = "serving.kserve.io/enable-tag-routing"
+
+// TagHost returns the host that leads to one revision of a component by its tag, whatever its
+// share: Host of "<tag>-<service>-<component>".
+func TagHost(tag, service string, c spec.Component, namespace, domain string) string {
+	return Host(tag+"-"+ComponentName(service, c), namespace, domain)
+}
+
 // ClusterHost returns the host of a component inside a cluster,
 // "<service>-<component>.<namespace>.svc.cluster.local".
 func ClusterHost(service string, c spec.Component, namespace string) string {

@@ -35,7 +35,7 @@ const (
 	noAutoscaler = "scaling isn't there yet; the number of replicas is minReplicas"
 	noWorkers    = "serving over several nodes isn't there yet; the model must fit one machine"
 	noVolume     = "this kind of volume needs a cluster; on one machine use emptyDir, hostPath, persistentVolumeClaim, configMap or secret"
-	noCanary     = "splitting traffic isn't there yet; all requests go to the stable predictor's latest ready revision"
+	noCanary     = "named canaries aren't there yet; use predictor.canaryTrafficPercent, which works in every mode"
 	noModelMesh  = "engines that serve many models which come and go (ModelMesh) aren't run"
 )
 
@@ -183,7 +183,7 @@ var extensionEffects = fields{
 	"scaleMetricType": notYet(noAutoscaler), "autoScaling": notYet(noAutoscaler),
 	"containerConcurrency": notYet("limiting requests for each replica isn't there yet; all are passed on").
 		except(func(v, _ reflect.Value) bool { return v.Elem().Int() == 0 }),
-	"canaryTrafficPercent": notYet(noCanary).except(func(v, _ reflect.Value) bool { return v.Elem().Int() == 100 }),
+	"canaryTrafficPercent": works,
 	"logger":               notYet("logging of requests isn't there yet"),
 	"batcher":              notYet("batching isn't there yet; requests are passed on one by one"),
 	"deploymentStrategy":   notYet("a new revision takes over when it is ready, and only then the old one stops"),
@@ -263,7 +263,7 @@ func annotationReason(key, value string) string {
 		}
 		return noAutoscaler
 	case "serving.kserve.io/disable-auto-update", "serving.kserve.io/enable-metric-aggregation",
-		"serving.kserve.io/enable-prometheus-scraping", "serving.kserve.io/enable-tag-routing":
+		"serving.kserve.io/enable-prometheus-scraping":
 		if value != "true" {
 			return ""
 		}
@@ -293,7 +293,6 @@ var annotations = map[string]string{
 	"serving.kserve.io/targetUtilizationPercentage": noAutoscaler,
 	"serving.kserve.io/enable-metric-aggregation":   "engines' metrics aren't gathered yet",
 	"serving.kserve.io/enable-prometheus-scraping":  "engines' metrics aren't gathered yet",
-	"serving.kserve.io/enable-tag-routing":          noCanary,
 	"serving.kserve.io/storageSecretName":           "storage secrets aren't there yet",
 	"serving.kserve.io/s3-endpoint":                 "s3:// isn't there yet",
 	"serving.kserve.io/s3-region":                   "s3:// isn't there yet",

@@ -93,7 +93,7 @@ func TestNotInEffect(t *testing.T) {
 				s.Spec.Explainer = &v1beta1.ExplainerSpec{ART: &v1beta1.ARTExplainerSpec{}}
 			}),
 			want: []string{
-				"spec.explainer.art", "spec.predictor.autoScaling", "spec.predictor.batcher", "spec.predictor.canaryTrafficPercent",
+				"spec.explainer.art", "spec.predictor.autoScaling", "spec.predictor.batcher",
 				"spec.predictor.containerConcurrency", "spec.predictor.deploymentStrategy", "spec.predictor.logger",
 				"spec.predictor.scaleMetric", "spec.predictor.scaleMetricType", "spec.predictor.scaleTarget",
 				"spec.predictor.storageContainerName", "spec.predictor.workerSpec",

@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"cmp"
 	"time"
 
 	"stationmaster.dev/stationmaster/internal/spec"
@@ -24,13 +25,13 @@ type Component struct {
 	// Latest is the revision that the manifest asks for now. Empty when it couldn't be
 	// compiled; then what serves goes on serving.
 	Latest string
-	// RolledOut is the revision that carried all traffic last; empty at first.
-	RolledOut string
-	// Previous is the one before RolledOut; it runs until RolledOutAt+DrainDelay.
-	Previous    string
-	RolledOutAt time.Time
+	// Canary is the percent of the traffic that Latest is to get beside the revision that was
+	// rolled out last, 0 to 100. Nil means 100: Latest is rolled out.
+	Canary *int
 	// Replicas wanted of the revision that serves; zero stops the component.
 	Replicas int
+	// Last is what the last plan said of this component; zero at first.
+	Last Rollout
 }
 
 // Assignment asks for replicas of one revision.
@@ -44,16 +45,33 @@ type Assignment struct {
 type Share struct {
 	Component spec.Component
 	Revision  string
-	// Percent, 0 to 100. Those of one component sum to 100, or there are none.
+	// Percent, 0 to 100. Those of one component sum to 100, or there are none. A share of 0 is
+	// that of a revision which is ready and reached by its tag alone.
 	Percent int
 }
 
 // Rollout is how far a component has come; control stores it and gives it back in Component.
 type Rollout struct {
-	Component   spec.Component
-	RolledOut   string
-	Previous    string
-	RolledOutAt time.Time
+	Component spec.Component
+	// Latest is the revision that was to be rolled out.
+	Latest string
+	// RolledOut is the revision that carried all traffic last; empty at first.
+	RolledOut string
+	// Previous is the one that was rolled out before RolledOut, or RolledOut itself where there
+	// is nothing to go back to.
+	Previous string
+	// Share is the percent of the traffic that Latest gets while it and RolledOut are ready.
+	Share int
+	// Draining are revisions that lost their traffic less than DrainDelay ago.
+	Draining []Drain
+	// Settled says that all is as the manifest asks. Next doesn't read it.
+	Settled bool
+}
+
+// Drain is a revision that lost its traffic.
+type Drain struct {
+	Revision string
+	Since    time.Time
 }
 
 // Plan is what to do. Its lists follow the order of Desired.Components.
@@ -68,8 +86,10 @@ type Plan struct {
 // Next returns the plan for one service. Applying it and asking again with what it reported
 // gives the same plan until something observed or the clock changes.
 //
-//	latest not ready ─► run both, traffic stays on rolled-out
-//	latest ready     ─► traffic moves, latest becomes rolled-out, the old one runs DrainDelay on
+//	latest not ready       ─► run both, traffic stays on rolled-out
+//	latest ready, canary N ─► latest gets N, rolled-out the rest; both run on
+//	latest ready           ─► traffic moves, latest becomes rolled-out, the old one runs DrainDelay on
+//	canary after all moved ─► previous starts; when it is ready, it is rolled-out again
 func Next(d Desired, o spec.Observed, now time.Time) Plan {
 	var p Plan
 	for _, c := range d.Components {
@@ -79,51 +99,189 @@ func Next(d Desired, o spec.Observed, now time.Time) Plan {
 }
 
 func (p *Plan) component(c Component, o spec.Observed, now time.Time) {
-	latest := c.Latest
-	if latest == "" {
-		latest = c.RolledOut
+	r := rollout{Component: c, next: c.Last, o: o, now: now, percent: 100}
+	r.next.Component, r.next.Settled = c.Name, false
+	if c.Canary != nil {
+		r.percent = *c.Canary
 	}
-	if latest == "" {
+	if c.Latest == "" {
+		r.freeze()
+	}
+	if r.Latest == "" {
 		return
 	}
-	roll := Rollout{Component: c.Name, RolledOut: c.RolledOut, Previous: c.Previous, RolledOutAt: c.RolledOutAt}
 	if c.Replicas == 0 {
-		p.Rollouts = append(p.Rollouts, roll)
+		r.next.Latest, r.next.Draining = r.Latest, nil
+		p.Rollouts = append(p.Rollouts, r.next)
 		return
 	}
-	if latest != roll.RolledOut && readyCount(o, latest) >= c.Replicas {
-		roll = Rollout{Component: c.Name, RolledOut: latest, Previous: c.RolledOut, RolledOutAt: now}
+	r.step(p)
+}
+
+// rollout is one component's plan in the making.
+type rollout struct {
+	Component
+	next    Rollout
+	o       spec.Observed
+	now     time.Time
+	percent int // Latest is to get
+}
+
+// freeze keeps what runs, at the shares it has, while the manifest can't be compiled.
+func (r *rollout) freeze() {
+	if r.Last.RolledOut == "" && r.ready(r.Last.Latest) == 0 {
+		return
 	}
-	p.assign(c, latest, c.Replicas)
-	serving := roll.RolledOut
-	if serving == "" {
-		serving = latest
+	r.Latest, r.percent = cmp.Or(r.Last.Latest, r.Last.RolledOut), r.Last.Share
+	if r.Latest == r.Last.RolledOut {
+		r.percent = 100
 	}
-	if serving != latest {
-		p.assign(c, serving, c.Replicas)
+}
+
+func (r *rollout) step(p *Plan) {
+	if r.next.RolledOut == "" {
+		r.next.Previous = ""
 	}
-	if roll.Previous != "" && roll.Previous != serving && roll.Previous != latest {
-		if drainAt := roll.RolledOutAt.Add(DrainDelay); now.Before(drainAt) {
-			p.assign(c, roll.Previous, max(readyCount(o, roll.Previous), 1))
-			if p.Again.IsZero() || drainAt.Before(p.Again) {
-				p.Again = drainAt
-			}
+	if old := r.Last.Latest; r.next.RolledOut == "" && old != r.Latest && r.ready(old) > 0 {
+		r.next.RolledOut = old // it carries all traffic, though not all of its replicas were ready yet
+	}
+	back := r.rollBack()
+	n := r.replicasOfLatest()
+	enough := r.ready(r.Latest) >= n
+	stable := r.next.RolledOut
+	switch {
+	case stable == r.Latest:
+		r.next.Share = 100
+	case enough && (stable == "" || r.percent == 100):
+		if stable != "" {
+			r.next.Previous = stable
+			r.drain(stable)
+		}
+		r.next.RolledOut, r.next.Share = r.Latest, 100
+	case enough:
+		r.next.Share = r.percent
+	case r.Last.Latest != r.Latest:
+		r.next.Share = 0
+	default: // it lost replicas, or gets more of them: it keeps what it had
+		r.next.Share = min(r.Last.Share, r.percent)
+	}
+	if old := r.Last.Latest; old != r.Latest && old != stable {
+		r.drain(old)
+	}
+	r.next.Latest = r.Latest
+	r.next.Settled = enough && back == "" && (r.next.RolledOut == r.Latest || r.next.Share == r.percent)
+
+	p.assign(r.Component, r.Latest, n)
+	if serving := r.next.RolledOut; serving != "" && serving != r.Latest {
+		p.assign(r.Component, serving, r.Replicas)
+	}
+	if back != "" {
+		p.assign(r.Component, back, r.Replicas)
+	}
+	r.keepDraining(p, back)
+	r.share(p)
+	p.Rollouts = append(p.Rollouts, r.next)
+}
+
+// rollBack handles a canary percent that is set on a revision which has all the traffic: that
+// makes the one before it the stable one again, as KServe has it. It returns the revision that
+// must become ready for that, if there is one. A canary that was withdrawn by restoring the stable
+// manifest asks for no such thing, though it leaves the same percent behind.
+func (r *rollout) rollBack() string {
+	next := &r.next
+	if next.RolledOut != r.Latest || r.percent == 100 {
+		return ""
+	}
+	if r.Last.Latest != "" && r.Last.Latest != r.Latest {
+		next.Previous = next.RolledOut
+	}
+	if next.Previous == "" || next.Previous == next.RolledOut {
+		return ""
+	}
+	if r.ready(next.Previous) < r.Replicas {
+		return next.Previous
+	}
+	next.RolledOut = next.Previous
+	return ""
+}
+
+// replicasOfLatest are those that Latest's share needs, and one at least: a revision without
+// traffic runs too, so that it is known to work and its tag leads somewhere. The stable revision
+// keeps all of its own until it is replaced.
+func (r *rollout) replicasOfLatest() int {
+	if r.next.RolledOut == "" || r.next.RolledOut == r.Latest {
+		return r.Replicas
+	}
+	return max(1, (r.Replicas*r.percent+99)/100)
+}
+
+// share divides the traffic among the two revisions as far as they are ready. Nothing else gets
+// the share of a pinned service's stable revision.
+func (r *rollout) share(p *Plan) {
+	add := func(revision string, percent int) {
+		p.Traffic = append(p.Traffic, Share{Component: r.Name, Revision: revision, Percent: percent})
+	}
+	stable, latest := r.next.RolledOut, r.ready(r.Latest) > 0
+	switch {
+	case stable == "" || stable == r.Latest:
+		if latest {
+			add(r.Latest, 100)
+		}
+	case r.ready(stable) == 0:
+		if latest && r.percent > 0 {
+			add(r.Latest, 100)
+		}
+	case !latest:
+		add(stable, 100)
+	default:
+		add(r.Latest, r.next.Share)
+		add(stable, 100-r.next.Share)
+	}
+}
+
+// drain notes that a revision lost its traffic.
+func (r *rollout) drain(revision string) {
+	if revision == "" || r.ready(revision) == 0 {
+		return
+	}
+	kept := make([]Drain, 0, len(r.next.Draining)+1)
+	for _, d := range r.next.Draining {
+		if d.Revision != revision {
+			kept = append(kept, d)
 		}
 	}
-	if readyCount(o, serving) > 0 {
-		p.Traffic = append(p.Traffic, Share{Component: c.Name, Revision: serving, Percent: 100})
+	r.next.Draining = append(kept, Drain{Revision: revision, Since: r.now})
+}
+
+// keepDraining assigns what drains and isn't wanted otherwise, and forgets what has drained.
+func (r *rollout) keepDraining(p *Plan, back string) {
+	var kept []Drain
+	for _, d := range r.next.Draining {
+		end := d.Since.Add(DrainDelay)
+		if !r.now.Before(end) || d.Revision == r.Latest || d.Revision == r.next.RolledOut || d.Revision == back {
+			continue
+		}
+		kept = append(kept, d)
+		p.assign(r.Component, d.Revision, max(r.ready(d.Revision), 1))
+		p.again(end)
 	}
-	p.Rollouts = append(p.Rollouts, roll)
+	r.next.Draining = kept
+}
+
+func (p *Plan) again(at time.Time) {
+	if p.Again.IsZero() || at.Before(p.Again) {
+		p.Again = at
+	}
 }
 
 func (p *Plan) assign(c Component, revision string, replicas int) {
 	p.Assignments = append(p.Assignments, Assignment{Component: c.Name, Revision: revision, Replicas: replicas})
 }
 
-func readyCount(o spec.Observed, revision string) int {
+func (r *rollout) ready(revision string) int {
 	n := 0
-	for _, r := range o.Replicas {
-		if r.Revision.Name == revision && r.Phase == spec.Ready {
+	for _, replica := range r.o.Replicas {
+		if replica.Revision.Name == revision && replica.Phase == spec.Ready {
 			n++
 		}
 	}

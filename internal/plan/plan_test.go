@@ -23,67 +23,126 @@ func observed(ready map[string]int) spec.Observed {
 	return o
 }
 
+func percent(n int) *int { return &n }
+
+type shares map[string]int
+
+func sharesOf(p plan.Plan) shares {
+	out := shares{}
+	for _, s := range p.Traffic {
+		out[s.Revision] = s.Percent
+	}
+	return out
+}
+
+func replicasOf(p plan.Plan) map[string]int {
+	out := map[string]int{}
+	for _, a := range p.Assignments {
+		out[a.Revision] += a.Replicas
+	}
+	return out
+}
+
 func TestNext(t *testing.T) {
-	type assignments = []plan.Assignment
-	asg := func(rev string, n int) plan.Assignment {
-		return plan.Assignment{Component: spec.Predictor, Revision: rev, Replicas: n}
-	}
-	share := func(rev string) []plan.Share {
-		return []plan.Share{{Component: spec.Predictor, Revision: rev, Percent: 100}}
-	}
+	type (
+		roll     = plan.Rollout
+		replicas = map[string]int
+	)
 	tests := map[string]struct {
 		component     plan.Component
 		ready         map[string]int
 		now           time.Time
-		wantAssign    assignments
-		wantTraffic   []plan.Share
+		wantReplicas  replicas
+		wantShares    shares
 		wantRolledOut string
+		wantPrevious  string
+		wantSettled   bool
 		wantAgain     time.Time
 	}{
 		"a first revision starts and gets no traffic until it is ready": {
-			component:  plan.Component{Latest: "r1", Replicas: 2},
-			wantAssign: assignments{asg("r1", 2)},
+			component:    plan.Component{Latest: "r1", Replicas: 2},
+			wantReplicas: replicas{"r1": 2}, wantShares: shares{},
 		},
 		"a first revision with some replicas ready serves, and isn't rolled out yet": {
-			component:   plan.Component{Latest: "r1", Replicas: 2},
-			ready:       map[string]int{"r1": 1},
-			wantAssign:  assignments{asg("r1", 2)},
-			wantTraffic: share("r1"),
+			component: plan.Component{Latest: "r1", Replicas: 2}, ready: map[string]int{"r1": 1},
+			wantReplicas: replicas{"r1": 2}, wantShares: shares{"r1": 100},
+		},
+		"a first revision takes all, whatever the canary percent": {
+			component: plan.Component{Latest: "r1", Replicas: 2, Canary: percent(10)}, ready: map[string]int{"r1": 2},
+			wantReplicas: replicas{"r1": 2}, wantShares: shares{"r1": 100}, wantRolledOut: "r1", wantSettled: true,
 		},
 		"a new revision starts beside the one that serves": {
-			component:     plan.Component{Latest: "r2", RolledOut: "r1", Replicas: 1},
-			ready:         map[string]int{"r1": 1},
-			wantAssign:    assignments{asg("r2", 1), asg("r1", 1)},
-			wantTraffic:   share("r1"),
-			wantRolledOut: "r1",
+			component: plan.Component{Latest: "r2", Replicas: 1, Last: roll{Latest: "r1", RolledOut: "r1", Share: 100}}, ready: map[string]int{"r1": 1},
+			wantReplicas: replicas{"r2": 1, "r1": 1}, wantShares: shares{"r1": 100}, wantRolledOut: "r1",
 		},
 		"traffic moves when the new revision is wholly ready, the old one drains later": {
-			component:     plan.Component{Latest: "r2", RolledOut: "r1", Replicas: 1},
-			ready:         map[string]int{"r1": 1, "r2": 1},
-			wantAssign:    assignments{asg("r2", 1), asg("r1", 1)},
-			wantTraffic:   share("r2"),
-			wantRolledOut: "r2",
-			wantAgain:     t0.Add(plan.DrainDelay),
+			component: plan.Component{Latest: "r2", Replicas: 1, Last: roll{Latest: "r2", RolledOut: "r1"}}, ready: map[string]int{"r1": 1, "r2": 1},
+			wantReplicas: replicas{"r2": 1, "r1": 1}, wantShares: shares{"r2": 100}, wantRolledOut: "r2", wantPrevious: "r1", wantSettled: true,
+			wantAgain: t0.Add(plan.DrainDelay),
 		},
 		"after the delay the old revision is gone": {
-			component:     plan.Component{Latest: "r2", RolledOut: "r2", Previous: "r1", RolledOutAt: t0, Replicas: 1},
-			ready:         map[string]int{"r1": 1, "r2": 1},
-			now:           t0.Add(plan.DrainDelay),
-			wantAssign:    assignments{asg("r2", 1)},
-			wantTraffic:   share("r2"),
-			wantRolledOut: "r2",
+			component: plan.Component{Latest: "r2", Replicas: 1, Last: roll{Latest: "r2", RolledOut: "r2", Previous: "r1", Share: 100, Draining: []plan.Drain{{Revision: "r1", Since: t0}}}},
+			ready:     map[string]int{"r1": 1, "r2": 1}, now: t0.Add(plan.DrainDelay),
+			wantReplicas: replicas{"r2": 1}, wantShares: shares{"r2": 100}, wantRolledOut: "r2", wantPrevious: "r1", wantSettled: true,
 		},
 		"a manifest that can't be compiled leaves what serves alone": {
-			component:     plan.Component{RolledOut: "r1", Replicas: 1},
-			ready:         map[string]int{"r1": 1},
-			wantAssign:    assignments{asg("r1", 1)},
-			wantTraffic:   share("r1"),
-			wantRolledOut: "r1",
+			component: plan.Component{Replicas: 1, Last: roll{Latest: "r1", RolledOut: "r1", Share: 100}}, ready: map[string]int{"r1": 1},
+			wantReplicas: replicas{"r1": 1}, wantShares: shares{"r1": 100}, wantRolledOut: "r1", wantSettled: true,
+		},
+		"a manifest that can't be compiled leaves a canary at its share": {
+			component: plan.Component{Replicas: 4, Last: roll{Latest: "r2", RolledOut: "r1", Share: 25}}, ready: map[string]int{"r1": 4, "r2": 1},
+			wantReplicas: replicas{"r2": 1, "r1": 4}, wantShares: shares{"r1": 75, "r2": 25}, wantRolledOut: "r1", wantSettled: true,
 		},
 		"zero replicas stop everything and forget nothing": {
-			component:     plan.Component{Latest: "r1", RolledOut: "r1"},
-			ready:         map[string]int{"r1": 1},
-			wantRolledOut: "r1",
+			component: plan.Component{Latest: "r1", Last: roll{Latest: "r1", RolledOut: "r1", Previous: "r0"}}, ready: map[string]int{"r1": 1},
+			wantReplicas: replicas{}, wantShares: shares{}, wantRolledOut: "r1", wantPrevious: "r0",
+		},
+		"a canary gets its share once it is ready, with the replicas that it needs": {
+			component: plan.Component{Latest: "r2", Canary: percent(30), Replicas: 5, Last: roll{Latest: "r2", RolledOut: "r1"}}, ready: map[string]int{"r1": 5, "r2": 2},
+			wantReplicas: replicas{"r2": 2, "r1": 5}, wantShares: shares{"r2": 30, "r1": 70}, wantRolledOut: "r1", wantSettled: true,
+		},
+		"a canary that isn't ready gets nothing": {
+			component: plan.Component{Latest: "r2", Canary: percent(30), Replicas: 1, Last: roll{Latest: "r2", RolledOut: "r1"}}, ready: map[string]int{"r1": 1},
+			wantReplicas: replicas{"r2": 1, "r1": 1}, wantShares: shares{"r1": 100}, wantRolledOut: "r1",
+		},
+		"a canary at zero runs, and is reached by its tag alone": {
+			component: plan.Component{Latest: "r2", Canary: percent(0), Replicas: 3, Last: roll{Latest: "r2", RolledOut: "r1"}}, ready: map[string]int{"r1": 3, "r2": 1},
+			wantReplicas: replicas{"r2": 1, "r1": 3}, wantShares: shares{"r2": 0, "r1": 100}, wantRolledOut: "r1", wantSettled: true,
+		},
+		"a canary that is promoted keeps its share until it has all replicas": {
+			component: plan.Component{Latest: "r2", Replicas: 4, Last: roll{Latest: "r2", RolledOut: "r1", Share: 50}}, ready: map[string]int{"r1": 4, "r2": 2},
+			wantReplicas: replicas{"r2": 4, "r1": 4}, wantShares: shares{"r2": 50, "r1": 50}, wantRolledOut: "r1",
+		},
+		"a promoted canary with all replicas has all traffic": {
+			component: plan.Component{Latest: "r2", Canary: percent(100), Replicas: 2, Last: roll{Latest: "r2", RolledOut: "r1", Previous: "r0", Share: 50}}, ready: map[string]int{"r1": 2, "r2": 2},
+			wantReplicas: replicas{"r2": 2, "r1": 2}, wantShares: shares{"r2": 100}, wantRolledOut: "r2", wantPrevious: "r1", wantSettled: true,
+			wantAgain: t0.Add(plan.DrainDelay),
+		},
+		"a third revision takes the canary's place, which drains, and not the stable one's": {
+			component: plan.Component{Latest: "r3", Canary: percent(10), Replicas: 1, Last: roll{Latest: "r2", RolledOut: "r1", Share: 10}}, ready: map[string]int{"r1": 1, "r2": 1},
+			wantReplicas: replicas{"r3": 1, "r1": 1, "r2": 1}, wantShares: shares{"r1": 100}, wantRolledOut: "r1",
+			wantAgain: t0.Add(plan.DrainDelay),
+		},
+		"a percent set after all traffic had moved starts the previous revision, and waits for it": {
+			component: plan.Component{Latest: "r2", Canary: percent(0), Replicas: 2, Last: roll{Latest: "r2", RolledOut: "r2", Previous: "r1", Share: 100}}, ready: map[string]int{"r2": 2, "r1": 1},
+			wantReplicas: replicas{"r2": 2, "r1": 2}, wantShares: shares{"r2": 100}, wantRolledOut: "r2", wantPrevious: "r1",
+		},
+		"when the previous revision is ready it is the stable one again": {
+			component: plan.Component{Latest: "r2", Canary: percent(0), Replicas: 2, Last: roll{Latest: "r2", RolledOut: "r2", Previous: "r1", Share: 100}}, ready: map[string]int{"r2": 2, "r1": 2},
+			wantReplicas: replicas{"r2": 1, "r1": 2}, wantShares: shares{"r1": 100, "r2": 0}, wantRolledOut: "r1", wantPrevious: "r1", wantSettled: true,
+		},
+		"restoring the stable manifest ends the canary, though its percent still stands there": {
+			component: plan.Component{Latest: "r1", Canary: percent(10), Replicas: 1, Last: roll{Latest: "r2", RolledOut: "r1", Previous: "r0", Share: 10}}, ready: map[string]int{"r1": 1, "r2": 1, "r0": 1},
+			wantReplicas: replicas{"r1": 1, "r2": 1}, wantShares: shares{"r1": 100}, wantRolledOut: "r1", wantPrevious: "r1", wantSettled: true,
+			wantAgain: t0.Add(plan.DrainDelay),
+		},
+		"a canary takes over while the stable revision has no ready replica": {
+			component: plan.Component{Latest: "r2", Canary: percent(10), Replicas: 1, Last: roll{Latest: "r2", RolledOut: "r1", Share: 10}}, ready: map[string]int{"r2": 1},
+			wantReplicas: replicas{"r2": 1, "r1": 1}, wantShares: shares{"r2": 100}, wantRolledOut: "r1", wantSettled: true,
+		},
+		"a pinned service's canary doesn't": {
+			component: plan.Component{Latest: "r2", Canary: percent(0), Replicas: 1, Last: roll{Latest: "r2", RolledOut: "r1"}}, ready: map[string]int{"r2": 1},
+			wantReplicas: replicas{"r2": 1, "r1": 1}, wantShares: shares{}, wantRolledOut: "r1", wantSettled: true,
 		},
 	}
 	for name, tc := range tests {
@@ -94,14 +153,14 @@ func TestNext(t *testing.T) {
 				now = t0
 			}
 			got := plan.Next(plan.Desired{Components: []plan.Component{tc.component}}, observed(tc.ready), now)
-			if diff := cmp.Diff(tc.wantAssign, got.Assignments); diff != "" {
-				t.Errorf("assignments (-want +got):\n%s", diff)
+			if diff := cmp.Diff(tc.wantReplicas, replicasOf(got)); diff != "" {
+				t.Errorf("replicas (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff(tc.wantTraffic, got.Traffic); diff != "" {
+			if diff := cmp.Diff(tc.wantShares, sharesOf(got)); diff != "" {
 				t.Errorf("traffic (-want +got):\n%s", diff)
 			}
-			if r := got.Rollouts[0].RolledOut; r != tc.wantRolledOut {
-				t.Errorf("rolled out %q, want %q", r, tc.wantRolledOut)
+			if r := got.Rollouts[0]; r.RolledOut != tc.wantRolledOut || r.Previous != tc.wantPrevious || r.Settled != tc.wantSettled {
+				t.Errorf("rolled out %q, previous %q, settled %v; want %q, %q, %v", r.RolledOut, r.Previous, r.Settled, tc.wantRolledOut, tc.wantPrevious, tc.wantSettled)
 			}
 			if !got.Again.Equal(tc.wantAgain) {
 				t.Errorf("again %v, want %v", got.Again, tc.wantAgain)
@@ -110,16 +169,30 @@ func TestNext(t *testing.T) {
 	}
 }
 
+func drawComponent(t *rapid.T) plan.Component {
+	rev := rapid.SampledFrom([]string{"", "r1", "r2", "r3"})
+	c := plan.Component{
+		Name: spec.Predictor, Latest: rev.Draw(t, "latest"), Replicas: rapid.IntRange(0, 3).Draw(t, "replicas"),
+		Last: plan.Rollout{
+			Latest: rev.Draw(t, "last latest"), RolledOut: rev.Draw(t, "rolledOut"), Previous: rev.Draw(t, "previous"),
+			Share: rapid.IntRange(0, 100).Draw(t, "share"),
+		},
+	}
+	if rapid.Bool().Draw(t, "canary") {
+		c.Canary = percent(rapid.SampledFrom([]int{0, 1, 10, 50, 99, 100}).Draw(t, "percent"))
+	}
+	for _, r := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"r1", "r2", "r3"}), 0, 3, rapid.ID).Draw(t, "draining") {
+		age := time.Duration(rapid.IntRange(0, 3000).Draw(t, "age")) * time.Millisecond
+		c.Last.Draining = append(c.Last.Draining, plan.Drain{Revision: r, Since: t0.Add(-age)})
+	}
+	return c
+}
+
 // Whatever is ready, traffic goes only to a ready revision that is also assigned, shares sum
 // to 100 or to nothing, and planning again with the reported rollout changes nothing.
 func TestNextProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		rev := rapid.SampledFrom([]string{"", "r1", "r2", "r3"})
-		c := plan.Component{
-			Name: spec.Predictor, Latest: rev.Draw(t, "latest"), RolledOut: rev.Draw(t, "rolledOut"),
-			Previous: rev.Draw(t, "previous"), Replicas: rapid.IntRange(0, 3).Draw(t, "replicas"),
-			RolledOutAt: t0.Add(-time.Duration(rapid.IntRange(0, 3000).Draw(t, "age")) * time.Millisecond),
-		}
+		c := drawComponent(t)
 		ready := map[string]int{}
 		for _, r := range []string{"r1", "r2", "r3"} {
 			ready[r] = rapid.IntRange(0, 3).Draw(t, r)
@@ -131,6 +204,9 @@ func TestNextProperties(t *testing.T) {
 			if assigned[a.Revision] {
 				t.Fatalf("%s is assigned twice", a.Revision)
 			}
+			if a.Replicas < 1 || a.Revision == "" {
+				t.Fatalf("assignment %+v", a)
+			}
 			assigned[a.Revision] = true
 		}
 		sum := 0
@@ -139,16 +215,70 @@ func TestNextProperties(t *testing.T) {
 			if ready[s.Revision] == 0 || !assigned[s.Revision] {
 				t.Fatalf("traffic to %s, which has %d ready replicas and assigned=%v", s.Revision, ready[s.Revision], assigned[s.Revision])
 			}
+			if s.Percent < 0 {
+				t.Fatalf("share %+v", s)
+			}
 		}
 		if sum != 0 && sum != 100 {
 			t.Fatalf("shares sum to %d", sum)
 		}
-		for _, r := range got.Rollouts {
-			c.RolledOut, c.Previous, c.RolledOutAt = r.RolledOut, r.Previous, r.RolledOutAt
+		if len(got.Rollouts) == 0 {
+			return
 		}
+		c.Last = got.Rollouts[0]
 		again := plan.Next(plan.Desired{Components: []plan.Component{c}}, o, t0)
 		if diff := cmp.Diff(got, again); diff != "" {
 			t.Fatalf("not a fixed point (-first +second):\n%s", diff)
+		}
+	})
+}
+
+// Through any sequence of edits, with replicas that become ready one after another and never
+// fail, some revision serves at all times once one has served, and a revision is never let go
+// in the same step in which it loses its traffic.
+func TestNoRequestIsLostThroughAnyEdits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := plan.Component{Name: spec.Predictor, Latest: "r1", Replicas: 2}
+		ready, now, served := map[string]int{}, t0, false
+		before := shares{}
+		for range rapid.IntRange(5, 40).Draw(t, "steps") {
+			switch rapid.SampledFrom([]string{"edit", "percent", "wait", "wait", "wait", "invalid"}).Draw(t, "what") {
+			case "edit":
+				c.Latest = rapid.SampledFrom([]string{"r1", "r2", "r3"}).Draw(t, "revision")
+			case "percent":
+				c.Canary = nil
+				if rapid.Bool().Draw(t, "canary") {
+					c.Canary = percent(rapid.SampledFrom([]int{0, 10, 50, 100}).Draw(t, "percent"))
+				}
+			case "invalid":
+				c.Latest = ""
+			case "wait":
+				now = now.Add(time.Duration(rapid.IntRange(1, 2000).Draw(t, "ms")) * time.Millisecond)
+			}
+			got := plan.Next(plan.Desired{Components: []plan.Component{c}}, observed(ready), now)
+			if len(got.Rollouts) > 0 {
+				c.Last = got.Rollouts[0]
+			}
+			now2, wanted := sharesOf(got), replicasOf(got)
+			if served && len(now2) == 0 {
+				t.Fatalf("nothing serves any more: last %+v, ready %v", c.Last, ready)
+			}
+			served = served || len(now2) > 0
+			for rev, share := range before {
+				if share > 0 && wanted[rev] == 0 && now2[rev] == 0 && ready[rev] > 0 {
+					t.Fatalf("%s lost its traffic and its replicas at once", rev)
+				}
+			}
+			before = now2
+			for rev := range ready {
+				ready[rev] = min(ready[rev], wanted[rev])
+			}
+			for rev, n := range wanted {
+				if ready[rev] < n {
+					ready[rev]++
+					break
+				}
+			}
 		}
 	})
 }

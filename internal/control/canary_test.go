@@ -1,0 +1,179 @@
+package control
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+	"stationmaster.dev/stationmaster/internal/spec"
+)
+
+// withCanary sets predictor.canaryTrafficPercent; a negative percent removes it.
+func withCanary(percent int64) func(*v1beta1.InferenceService) {
+	return func(is *v1beta1.InferenceService) {
+		is.Spec.Predictor.CanaryTrafficPercent = &percent
+		if percent < 0 {
+			is.Spec.Predictor.CanaryTrafficPercent = nil
+		}
+	}
+}
+
+// split is the gateway's share of each revision of a service's predictor, e.g. "1=90 2=10".
+func (b *bench) split(name string) string {
+	m, ok := b.table.Load().Named(b.key(name), "/")
+	if !ok || m.Backend == nil {
+		return ""
+	}
+	shares := map[string]int{}
+	for _, t := range m.Backend.Targets {
+		shares[strings.TrimLeft(t.Revision[len(t.Revision)-5:], "0")] = t.Weight
+	}
+	var out []string
+	for _, rev := range slices.Sorted(maps.Keys(shares)) {
+		out = append(out, fmt.Sprintf("%s=%d", rev, shares[rev]))
+	}
+	return strings.Join(out, " ")
+}
+
+func (b *bench) untilSplit(name, want string) {
+	b.t.Helper()
+	b.eventually("split "+want, func() string {
+		if got := b.split(name); got != want {
+			return got
+		}
+		return ""
+	})
+}
+
+func (b *bench) predictor(name string) v1beta1.ComponentStatusSpec {
+	b.t.Helper()
+	return b.ready(name).Status.Components[v1beta1.PredictorComponent]
+}
+
+// change edits a service as one does with kubectl apply.
+func (b *bench) change(name string, changes ...func(*v1beta1.InferenceService)) {
+	b.t.Helper()
+	b.edit(name, func(is *v1beta1.InferenceService) {
+		for _, c := range changes {
+			c(is)
+		}
+	})
+}
+
+func TestACanaryIsSharedPromotedAndRolledBack(t *testing.T) {
+	b := newBench(t)
+	b.service("iris")
+	b.ready("iris")
+
+	b.change("iris", withModel("file:///models/two"), withCanary(10))
+	b.untilSplit("iris", "1=90 2=10")
+	c := b.predictor("iris")
+	if c.LatestRolledoutRevision != "iris-predictor-00001" || c.LatestReadyRevision != "iris-predictor-00002" || len(c.Traffic) != 2 {
+		t.Fatalf("predictor %+v", c)
+	}
+	latest, prev := c.Traffic[0], c.Traffic[1]
+	if *latest.Percent != 10 || latest.LatestRevision == nil || !*latest.LatestRevision || latest.Tag != "latest" ||
+		latest.URL != "http://latest-iris-predictor-"+b.ns+".localhost:8080" {
+		t.Errorf("the latest revision's traffic %+v", latest)
+	}
+	if *prev.Percent != 90 || prev.LatestRevision != nil || prev.Tag != "prev" || prev.RevisionName != "iris-predictor-00001" {
+		t.Errorf("the stable revision's traffic %+v", prev)
+	}
+	var r smv1alpha1.Route
+	if err := b.Get(t.Context(), client.ObjectKeyFromObject(b.get("iris")), &r); err != nil {
+		t.Fatal(err)
+	}
+	want := []smv1alpha1.RouteTarget{{RevisionName: "iris-predictor-00002", Percent: 10, Tag: "latest"}, {RevisionName: "iris-predictor-00001", Percent: 90, Tag: "prev"}}
+	if !slices.Equal(r.Spec.Components[0].Targets, want) {
+		t.Errorf("route %+v", r.Spec.Components[0].Targets)
+	}
+
+	b.change("iris", withCanary(50))
+	b.untilSplit("iris", "1=50 2=50")
+	b.change("iris", withCanary(0))
+	b.untilSplit("iris", "1=100 2=0")
+	b.change("iris", withCanary(-1))
+	b.untilSplit("iris", "2=100")
+	if c := b.predictor("iris"); c.LatestRolledoutRevision != "iris-predictor-00002" || c.PreviousRolledoutRevision != "iris-predictor-00001" {
+		t.Errorf("after the promotion: %+v", c)
+	}
+
+	b.change("iris", withCanary(0))
+	b.untilSplit("iris", "1=100 2=0")
+	if c := b.predictor("iris"); c.LatestRolledoutRevision != "iris-predictor-00001" || c.LatestReadyRevision != "iris-predictor-00002" {
+		t.Errorf("after the rollback: %+v", c)
+	}
+	if got := b.revisions("iris"); len(got) != 2 {
+		t.Errorf("revisions %v", got)
+	}
+}
+
+func TestAThirdShapeTakesTheCanarysPlace(t *testing.T) {
+	b := newBench(t)
+	b.service("iris")
+	b.ready("iris")
+	b.change("iris", withModel("file:///models/two"), withCanary(20))
+	b.untilSplit("iris", "1=80 2=20")
+	b.change("iris", withModel("file:///models/three"))
+	b.untilSplit("iris", "1=80 3=20")
+	b.eventually("the second revision is let go", func() string {
+		if _, there := b.assignment(b.key("iris"), "iris-predictor-00002"); there {
+			return fmt.Sprint(b.wanted(b.key("iris")))
+		}
+		return ""
+	})
+}
+
+func TestRestoringTheManifestFindsTheRevisionAgain(t *testing.T) {
+	b := newBench(t)
+	b.service("iris")
+	b.ready("iris")
+	b.change("iris", withModel("file:///models/two"), withCanary(20))
+	b.untilSplit("iris", "1=80 2=20")
+	b.edit("iris", func(is *v1beta1.InferenceService) { is.Spec = newService("", "").Spec })
+	b.untilSplit("iris", "1=100")
+	if c := b.predictor("iris"); c.LatestCreatedRevision != "iris-predictor-00001" || len(b.revisions("iris")) != 2 {
+		t.Errorf("predictor %+v, revisions %v", c, b.revisions("iris"))
+	}
+}
+
+func TestACanaryThatFailsGetsNothingAndSaysSo(t *testing.T) {
+	b := newBench(t)
+	b.failModel("file:///models/two", &spec.Failure{Reason: spec.Exited, Message: "the engine exited with 3", ExitCode: 3, At: time.Now(), RetryAt: time.Now().Add(time.Minute)})
+	b.service("iris")
+	b.ready("iris")
+	b.change("iris", withModel("file:///models/two"), withCanary(20))
+	is := b.until("iris", "blocked", func(is *v1beta1.InferenceService) bool {
+		return is.Status.ModelStatus.TransitionStatus == v1beta1.BlockedByFailedLoad
+	})
+	if got := b.split("iris"); got != "1=100" {
+		t.Errorf("traffic %s", got)
+	}
+	c := conditionOf(is.Status.Conditions, v1beta1.ConditionPredictorReady)
+	if c.Reason != "Exited" || !strings.Contains(c.Message, "all traffic still goes to revision iris-predictor-00001") {
+		t.Errorf("PredictorReady %+v", c)
+	}
+}
+
+func TestACanaryOutlivesTheControlPlanesRestart(t *testing.T) {
+	b := newBench(t)
+	b.service("iris")
+	b.ready("iris")
+	b.change("iris", withModel("file:///models/two"), withCanary(30))
+	b.untilSplit("iris", "1=70 2=30")
+	b.ready("iris")
+	b.settle()
+	b.restart()
+	b.untilSplit("iris", "1=70 2=30")
+	b.settle()
+	if n := b.totalWrites(); n != 0 {
+		t.Errorf("the restart wrote %d times: %v", n, b.writes.n)
+	}
+}
