@@ -93,11 +93,11 @@ func (g *Gateway) Run(ctx context.Context) error {
 	}
 	serve("HTTP", shape(g.cfg.HTTP), server.Serve)
 	if g.cfg.HTTPS != nil {
-		serve("HTTPS", g.tlsListener(g.cfg.HTTPS, "h2", "http/1.1"), server.Serve)
+		serve("HTTPS", handshake(g.cfg.HTTPS, g.tlsConfig("h2", "http/1.1"), g.cfg.Timeouts.Head), server.Serve)
 	}
 	serve("gRPC", g.cfg.GRPC, g.grpc.Serve)
 	if g.cfg.GRPCS != nil {
-		serve("gRPC", g.tlsListener(g.cfg.GRPCS, "h2"), g.grpc.Serve)
+		serve("gRPC", tls.NewListener(g.cfg.GRPCS, g.tlsConfig("h2")), g.grpc.Serve)
 	}
 	group.Go(func() error { return g.housekeep(ctx) })
 	group.Go(func() error {
@@ -108,13 +108,13 @@ func (g *Gateway) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-func (g *Gateway) tlsListener(l net.Listener, protocols ...string) net.Listener {
+func (g *Gateway) tlsConfig(protocols ...string) *tls.Config {
 	cfg := g.cfg.TLS.Clone()
 	cfg.NextProtos = protocols
 	if cfg.MinVersion == 0 {
 		cfg.MinVersion = tls.VersionTLS12
 	}
-	return tls.NewListener(l, cfg)
+	return cfg
 }
 
 func (g *Gateway) newHTTPServer() *http.Server {

@@ -2,8 +2,10 @@ package gateway_test
 
 import (
 	"bufio"
+	"crypto/tls"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -19,7 +21,9 @@ import (
 )
 
 func TestHeadsThatCannotBeReadAreRefusedInShape(t *testing.T) {
-	g := start(t, nil, service("iris", route.Endpoint{HTTP: engine(t, named("iris"))}))
+	tlsConfig, roots := certificate(t)
+	roots.ServerName = "127.0.0.1"
+	g := start(t, func(c *gateway.Config) { c.HTTPS, c.TLS = listen(t), tlsConfig }, service("iris", route.Endpoint{HTTP: engine(t, named("iris"))}))
 	tests := map[string]struct {
 		head   string
 		status int
@@ -35,23 +39,52 @@ func TestHeadsThatCannotBeReadAreRefusedInShape(t *testing.T) {
 		"1.5 MB of fields":          {"GET /v2 HTTP/1.1\r\nHost: x\r\nX-Big: " + strings.Repeat("x", 1500<<10) + "\r\n\r\n", 431, "64 KiB"},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			conn := dial(t, g.HTTP)
-			go func() { _, _ = io.WriteString(conn, tc.head) }()
-			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer resp.Body.Close()
-			b, _ := io.ReadAll(resp.Body)
-			if text := errorText(t, answer{resp, string(b)}); resp.StatusCode != tc.status || !strings.Contains(text, tc.want) {
-				t.Errorf("got %d %q, want %d with %q", resp.StatusCode, text, tc.status, tc.want)
-			}
-			if resp.Header.Get("X-Request-Id") == "" || !resp.Close {
-				t.Errorf("head %v, close %v", resp.Header, resp.Close)
-			}
-		})
+		for over, conn := range map[string]net.Conn{"TCP": dial(t, g.HTTP), "TLS": tls.Client(dial(t, g.HTTPS), roots)} {
+			t.Run(name+" over "+over, func(t *testing.T) {
+				go func() { _, _ = io.WriteString(conn, tc.head) }()
+				refusedInShape(t, conn, tc.status, tc.want)
+			})
+		}
 	}
+	t.Run("no TLS where it is due", func(t *testing.T) {
+		conn := dial(t, g.HTTPS)
+		_, _ = io.WriteString(conn, "GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
+		refusedInShape(t, conn, 400, "https://")
+	})
+}
+
+func refusedInShape(t *testing.T, conn net.Conn, status int, want string) {
+	t.Helper()
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, _ := io.ReadAll(resp.Body)
+	if text := errorText(t, answer{resp, string(b)}); resp.StatusCode != status || !strings.Contains(text, want) {
+		t.Errorf("got %d %q, want %d with %q", resp.StatusCode, text, status, want)
+	}
+	if resp.Header.Get("X-Request-Id") == "" || !resp.Close {
+		t.Errorf("head %v, close %v", resp.Header, resp.Close)
+	}
+}
+
+// A client that never ends its handshake holds up neither the others nor the end.
+func TestUnfinishedHandshakesHoldUpNobody(t *testing.T) {
+	tlsConfig, roots := certificate(t)
+	g := start(t, func(c *gateway.Config) { c.HTTPS, c.TLS = listen(t), tlsConfig }, service("iris", route.Endpoint{
+		HTTP: engine(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Header.Get("X-Forwarded-Proto")) }),
+	}))
+	for range 3 {
+		_, _ = io.WriteString(dial(t, g.HTTPS), "\x16\x03\x01")
+	}
+	tr := &http.Transport{TLSClientConfig: roots}
+	defer tr.CloseIdleConnections()
+	a := do(t, &http.Client{Transport: tr}, request(t, http.MethodGet, "https://"+g.HTTPS+"/v2/models/iris", ""))
+	if a.StatusCode != 200 || a.ProtoMajor != 1 || a.body != "https" {
+		t.Errorf("%d over %s: the engine is told %q", a.StatusCode, a.Proto, a.body)
+	}
+	g.stop()
 }
 
 // An engine's own 417 is its answer and stays as it is.

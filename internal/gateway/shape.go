@@ -41,16 +41,19 @@ var (
 
 const maxRefusal = 400
 
-func (c *shapedConn) Write(b []byte) (int, error) {
+func (c *shapedConn) Write(b []byte) (int, error) { return writeShaped(c.TCPConn, b) }
+
+// writeShaped writes b, or what takes its place if it is a refusal.
+func writeShaped(c net.Conn, b []byte) (int, error) {
 	if len(b) < maxRefusal && len(b) > 13 && b[9] >= '4' {
 		if shaped := shapeRefusal(b); shaped != nil {
-			if _, err := c.TCPConn.Write(shaped); err != nil {
+			if _, err := c.Write(shaped); err != nil {
 				return 0, err
 			}
 			return len(b), nil
 		}
 	}
-	return c.TCPConn.Write(b)
+	return c.Write(b)
 }
 
 // shapeRefusal returns the refusal with a JSON body, or nil if b is none.
