@@ -256,21 +256,21 @@ func (p *Platform) remove(ctx context.Context, o client.Object) error {
 
 // refusedError is the cluster's no to an object, as opposed to its not being reached.
 type refusedError struct {
-	cause error
+	kind, cause error
 	// terminal means that it will say so again until the object is another one.
 	terminal bool
 }
 
-func (e *refusedError) Error() string { return e.cause.Error() }
-func (e *refusedError) Unwrap() error { return e.cause }
+func (e *refusedError) Error() string   { return e.cause.Error() }
+func (e *refusedError) Unwrap() []error { return []error{e.kind, e.cause} }
 
 // kindOf gives an API error its kind.
 func kindOf(err error) error {
 	switch {
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		return &refusedError{fmt.Errorf("%w: %w", errdef.ErrInvalid, err), true}
+		return &refusedError{errdef.ErrInvalid, err, true}
 	case apierrors.IsForbidden(err):
-		return &refusedError{fmt.Errorf("%w: %w", errdef.ErrDenied, err), false}
+		return &refusedError{errdef.ErrDenied, err, false}
 	}
 	return fmt.Errorf("%w: %w", errdef.ErrUnavailable, err)
 }

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -97,7 +98,7 @@ func New(config *rest.Config, cfg Config) (*Platform, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := client.New(config, client.Options{Scheme: scheme})
+	c, err := client.New(config, client.Options{Scheme: scheme, Mapper: mapper(scheme)})
 	if err != nil {
 		return nil, fmt.Errorf("make API client: %w", err)
 	}
@@ -119,6 +120,21 @@ func newScheme() (*runtime.Scheme, error) {
 		}
 	}
 	return s, nil
+}
+
+// mapper knows the kinds that are read and written, so that the API needn't be asked for what
+// it has.
+func mapper(scheme *runtime.Scheme) meta.RESTMapper {
+	m := meta.NewDefaultRESTMapper(nil)
+	for _, o := range append(ownKinds(), &corev1.Pod{}) {
+		kinds, _, err := scheme.ObjectKinds(o)
+		if err != nil {
+			panic(fmt.Sprintf("BUG: %v", err))
+		}
+		m.Add(kinds[0], meta.RESTScopeNamespace)
+		m.Add(kinds[0].GroupVersion().WithKind(kinds[0].Kind+"List"), meta.RESTScopeNamespace)
+	}
+	return m
 }
 
 // ownKinds are the kinds of object that the platform makes.
@@ -307,9 +323,8 @@ func (p *Platform) member(ctx context.Context, a platform.Assignment) (member, [
 			m.digests[model.URI] = model.Digest
 		}
 	}
-	compiled, err := manifest.WorkloadOf(a.Workload.Revision.Namespace, a.Workload.Revision.Name, &rev.Spec)
-	if err != nil {
-		m.refused = err
+	compiled, no := manifest.WorkloadOf(a.Workload.Revision.Namespace, a.Workload.Revision.Name, &rev.Spec)
+	if m.refused = no; no != nil {
 		return m, nil, nil
 	}
 	m.workload = compiled

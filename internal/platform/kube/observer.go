@@ -63,6 +63,7 @@ func newObserver(config *rest.Config, scheme *runtime.Scheme, namespaces []strin
 	}
 	opts := cache.Options{
 		Scheme:                      scheme,
+		Mapper:                      mapper(scheme),
 		DefaultTransform:            cache.TransformStripManagedFields(),
 		ReaderFailOnMissingInformer: true,
 		DefaultLabelSelector:        labels.NewSelector().Add(*ofService, *ours),
