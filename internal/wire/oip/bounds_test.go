@@ -119,3 +119,19 @@ func TestRankIsBounded(t *testing.T) {
 	_, err = oip.RequestFromProto(more)
 	checkRefused(t, err, []string{"more than 64 dimensions"})
 }
+
+func TestNothingIsBoundedToo(t *testing.T) {
+	for name, tc := range map[string]struct {
+		shape []int64
+		ok    bool
+	}{
+		"no rows":                  {[]int64{0, 4}, true},
+		"no columns":               {[]int64{4, 0}, true},
+		"a trillion rows of none":  {[]int64{1e12, 0}, false},
+		"rows of none, multiplied": {[]int64{0, 1 << 20, 2}, false},
+	} {
+		if n, err := oip.Count(tc.shape); n != 0 || (err == nil) != tc.ok {
+			t.Errorf("%s: %d, %v", name, n, err)
+		}
+	}
+}

@@ -133,8 +133,12 @@ const MaxRank = jsonscan.MaxRank
 
 var errRank = invalid("the shape has more than %d dimensions", MaxRank)
 
+// maxEmpty bounds the other dimensions of a tensor without elements. No bytes have to come for
+// those, and a sum over each of a trillion empty rows would take as many numbers.
+const maxEmpty = 1 << 20
+
 // Count is how many elements a tensor of the shape has. A negative dimension, a product beyond
-// int64, or more than MaxRank dimensions are an error.
+// int64, more than MaxRank dimensions, or a million of nothing are an error.
 func Count(shape []int64) (int64, error) {
 	if len(shape) > MaxRank {
 		return 0, errRank
@@ -153,6 +157,9 @@ func Count(shape []int64) (int64, error) {
 		}
 	}
 	if zero {
+		if n > maxEmpty {
+			return 0, invalid("shape %v has no elements, and more than %d rows or columns of none", shape, maxEmpty)
+		}
 		return 0, nil
 	}
 	return n, nil
