@@ -1,0 +1,111 @@
+"""Canaries and updates with real engines: who gets which requests, and that none is lost."""
+
+import collections
+import concurrent.futures
+import json
+
+import pytest
+import requests
+
+from standin import eventually, iris_manifest, iris_session, tensor
+from test_failures import ROWS, Load
+
+REVISION = "X-Stationmaster-Revision"
+
+
+def shaped(shape, percent=None):
+    """The iris service in a shape of its own: a variable of the engine differs, its answers don't."""
+    manifest = iris_manifest()
+    predictor = manifest["spec"]["predictor"]
+    predictor["model"]["env"] = [{"name": "SHAPE", "value": str(shape)}]
+    if percent is not None:
+        predictor["canaryTrafficPercent"] = percent
+    return manifest
+
+
+def predictor(up):
+    return up.get("iris")["status"]["components"]["predictor"]
+
+
+def until_rolled_out(up, revision):
+    eventually(lambda: predictor(up).get("latestRolledoutRevision") == revision, 60)
+    up.wait_ready("iris")
+
+
+def until_split(up, want):
+    """Waits until the status names these percents by revision."""
+    def split():
+        got = {t["revisionName"]: t["percent"] for t in predictor(up).get("traffic", [])}
+        assert got == want, got
+        return True
+
+    eventually(split, 60)
+
+
+def ask_many(up, n, headers=None, host=None):
+    """Asks n times over four connections and counts the revisions that answered."""
+    body = json.dumps({"inputs": [tensor(iris_session()[1], ROWS)]})
+    headers = {"Content-Type": "application/json", **(headers or {})}
+    url = f"{up.url}/serving/default/iris/v2/models/iris/infer"
+    if host:
+        url, headers["Host"] = f"{up.url}/v2/models/iris/infer", host
+
+    def some(count):
+        seen = collections.Counter()
+        with requests.Session() as http:
+            for _ in range(count):
+                got = http.post(url, data=body, headers=headers, timeout=30)
+                assert got.status_code == 200, got.text
+                seen[got.headers[REVISION]] += 1
+        return seen
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        return sum(pool.map(some, [n // 4] * 4), collections.Counter())
+
+
+R1, R2 = "iris-predictor-00001", "iris-predictor-00002"
+
+
+@pytest.fixture
+def canary_up(own_up):
+    """An `up` whose iris service has a canary at 10 %."""
+    own_up.apply(shaped(1))
+    own_up.wait_ready("iris")
+    own_up.apply(shaped(2, 10))
+    until_split(own_up, {R1: 90, R2: 10})
+    return own_up
+
+
+def test_a_canary_of_ten_percent_gets_ten_percent_of_ten_thousand_requests(canary_up):
+    seen = ask_many(canary_up, 10_000)
+    print("10 %:", dict(seen))
+    assert abs(seen[R2] - 1000) <= 100, seen
+    assert seen[R1] + seen[R2] == 10_000
+
+
+def test_a_canary_is_pinned_promoted_and_rolled_back_under_load_without_a_lost_request(canary_up):
+    with Load(canary_up) as load:
+        canary_up.apply(shaped(2, 0))
+        until_split(canary_up, {R1: 100, R2: 0})
+        assert set(ask_many(canary_up, 200)) == {R1}
+        canary_up.apply(shaped(2))
+        until_rolled_out(canary_up, R2)
+        assert set(ask_many(canary_up, 200)) == {R2}
+        canary_up.apply(shaped(2, 0))
+        until_split(canary_up, {R1: 100, R2: 0})
+        assert set(ask_many(canary_up, 200)) == {R1}
+        canary_up.apply(shaped(1))  # the old manifest finds its revision again
+        until_split(canary_up, {R1: 100})
+    assert load.good > 100 and not load.bad, (load.good, load.bad[:5])
+    assert len(json.loads(canary_up.kubectl("get", "revisions", "-o", "json"))["items"]) == 2
+
+
+def test_ten_updates_under_load_lose_no_request(own_up):
+    own_up.apply(shaped(0))
+    own_up.wait_ready("iris")
+    with Load(own_up) as load:
+        for n in range(1, 11):
+            own_up.apply(shaped(n))
+            until_rolled_out(own_up, f"iris-predictor-{n + 1:05d}")
+    print("requests during ten updates:", load.good)
+    assert load.good > 1000 and not load.bad, (load.good, load.bad[:5])
