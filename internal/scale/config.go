@@ -1,7 +1,7 @@
 // Package scale decides how many replicas a revision should have. It is pure: samples and
 // what is observed go in, a decision with its reasons comes out, and `now` is an argument.
 //
-// Scaler follows Knative's pod autoscaler (KPA) for concurrency and requests a second. Target
+// Scaler follows Knative's pod autoscaler (KPA) for concurrency and requests a second. HPA
 // follows Kubernetes' HorizontalPodAutoscaler for any other metric. Both return a Decision.
 package scale
 

@@ -68,7 +68,7 @@ type Decision struct {
 	Metric string
 	// Target is the value of Metric that one replica is aimed at.
 	Target float64
-	// Stable and Panic are the two windows; for a Target only Stable is set.
+	// Stable and Panic are the two windows; for an HPA only Stable is set.
 	Stable, Panic Reading
 	// Reasons says what limited or held the number.
 	Reasons Reasons

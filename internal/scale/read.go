@@ -29,9 +29,9 @@ type Class string
 const (
 	// ClassKPA is a Scaler: concurrency or requests a second.
 	ClassKPA Class = "kpa"
-	// ClassHPA is a Target, or a HorizontalPodAutoscaler where the platform has them.
+	// ClassHPA is an HPA, or a HorizontalPodAutoscaler where the platform has them.
 	ClassHPA Class = "hpa"
-	// ClassKEDA is a ScaledObject where the platform has them, and a Target elsewhere.
+	// ClassKEDA is a ScaledObject where the platform has them, and an HPA elsewhere.
 	ClassKEDA Class = "keda"
 	// ClassExternal is somebody else: the number of replicas is left as it is.
 	ClassExternal Class = "external"

@@ -15,52 +15,53 @@ const (
 
 // settle turns what the metric asks for into the number to run: bounds first, then the way
 // to zero, then the phase. (Knative: scaler.scale and computeActiveCondition of the KPA's
-// reconciler; it comes back at once when the phase has changed, and so does this.)
+// reconciler. It comes back at once when it applied nothing and the phase has changed, and so
+// does this.)
 func (s *Scaler) settle(now time.Time, o Observed, d *Decision) {
+	var why Reasons
 	for range 3 {
 		before := s.phase
-		want, apply := s.bounded(now, o, d)
+		want, reason, apply := s.bounded(now, o, d.Wanted)
 		s.enter(now, o, want)
 		s.hold(now, want, d)
-		d.Replicas = want
-		if !apply {
-			d.Replicas = s.keep(o, d)
+		why, d.Replicas = reason, want
+		if apply {
+			break
 		}
+		d.Replicas, reason = s.keep(o)
+		why |= reason
 		if s.phase == before {
 			break
 		}
 	}
 	if o.Held > 0 && d.Replicas == 0 {
 		d.Replicas = s.cfg.clamp(0, max(1, s.cfg.ActivationScale))
-		d.Reasons |= Demanded
+		why |= Demanded
 	}
+	d.Reasons |= why
 	d.Initialized = s.initialized
 }
 
-// bounded returns the number that the bounds and the way to zero make of the wish, and
+// bounded returns the number that the bounds and the way to zero make of the wish, why, and
 // whether it is to be applied now.
-func (s *Scaler) bounded(now time.Time, o Observed, d *Decision) (want int, apply bool) {
-	d.Reasons &^= AtMinScale | AtMaxScale | AtInitialScale | settling
-	want = d.Wanted
-	if want == unknown {
+func (s *Scaler) bounded(now time.Time, o Observed, wanted int) (want int, why Reasons, apply bool) {
+	if wanted == unknown {
 		if s.phase == activating {
-			d.Reasons |= Activating
+			why = Activating
 		}
-		return unknown, false
+		return unknown, why, false
 	}
-	floor, why := s.floor(o)
-	switch bounded := s.cfg.clamp(floor, want); {
-	case bounded > want:
-		want = bounded
-		d.Reasons |= why
-	case bounded < want:
-		want = bounded
-		d.Reasons |= AtMaxScale
+	floor, raised := s.floor(o)
+	want = s.cfg.clamp(floor, wanted)
+	switch {
+	case want > wanted:
+		why = raised
+	case want < wanted:
+		why = AtMaxScale
+	case want == 0:
+		return s.toZero(now, o)
 	}
-	if want > 0 {
-		return want, true
-	}
-	return s.toZero(now, o, d)
+	return want, why, true
 }
 
 // floor returns the least number of replicas, and what says so.
@@ -74,30 +75,23 @@ func (s *Scaler) floor(o Observed) (int, Reasons) {
 	return s.cfg.MinScale, AtMinScale
 }
 
-// settling is the reasons that toZero may give.
-const settling = Activating | ActivationFailed | LastReplica | InGrace | Retained | NeverZero
-
 // toZero decides whether the last replica goes. (Knative: handleScaleToZero.)
-func (s *Scaler) toZero(now time.Time, o Observed, d *Decision) (want int, apply bool) {
+func (s *Scaler) toZero(now time.Time, o Observed) (want int, why Reasons, apply bool) {
 	if !s.cfg.ScaleToZero {
-		d.Reasons |= NeverZero
-		return 1, true
+		return 1, NeverZero, true
 	}
 	spent := now.Sub(s.since)
 	switch s.phase {
 	case activating:
 		if spent > s.cfg.ActivationTimeout {
-			d.Reasons |= ActivationFailed
-			return 0, true
+			return 0, ActivationFailed, true
 		}
-		d.Reasons |= Activating
-		return unknown, false
+		return unknown, Activating, false
 	case active:
-		if spent >= s.cfg.Window {
-			return 0, false
+		if spent < s.cfg.Window {
+			return 1, LastReplica, true
 		}
-		d.Reasons |= LastReplica
-		return 1, true
+		return 0, 0, false
 	case inactive:
 	}
 	retention := s.cfg.Retention
@@ -106,15 +100,13 @@ func (s *Scaler) toZero(now time.Time, o Observed, d *Decision) (want int, apply
 	}
 	switch {
 	case spent >= max(s.cfg.GracePeriod, retention):
-		return 0, true
+		return 0, 0, true
 	case spent < retention:
-		d.Reasons |= Retained
-		return 0, false
+		return 0, Retained, false
 	case s.holding && now.Sub(s.heldSince) >= s.cfg.GracePeriod:
-		return 0, true
+		return 0, 0, true
 	}
-	d.Reasons |= InGrace
-	return 0, false
+	return 0, InGrace, false
 }
 
 // enter moves to the phase that what is wanted and what is ready make. (Knative:
@@ -165,19 +157,20 @@ func (s *Scaler) hold(now time.Time, want int, d *Decision) {
 	s.holding = d.Hold
 }
 
-// keep returns the number to stay at while the wish isn't applied: what is asked for, within
-// the user's bounds, and for a new revision the replicas that it starts with.
-func (s *Scaler) keep(o Observed, d *Decision) int {
-	floor, why := s.floor(o)
+// keep returns the number to stay at while the wish isn't applied, and what changed it: what
+// is asked for, within the user's bounds, and for a new revision the replicas that it starts
+// with.
+func (s *Scaler) keep(o Observed) (int, Reasons) {
+	floor, raised := s.floor(o)
 	if s.phase == activating && !s.initialized && !o.Unreachable && s.cfg.InitialScale > floor {
-		floor, why = s.cfg.InitialScale, AtInitialScale
+		floor, raised = s.cfg.InitialScale, AtInitialScale
 	}
-	n := s.cfg.clamp(floor, o.Asked)
-	switch {
+	switch n := s.cfg.clamp(floor, o.Asked); {
 	case n > o.Asked:
-		d.Reasons |= why
+		return n, raised
 	case n < o.Asked:
-		d.Reasons |= AtMaxScale
+		return n, AtMaxScale
+	default:
+		return n, 0
 	}
-	return n
 }
