@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
+	"stationmaster.dev/stationmaster/internal/gateway/grpcpool"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
 )
 
@@ -29,7 +30,7 @@ type Gateway struct {
 	// grpcOnHTTP serves the calls that come to the HTTP ports. It is apart because a server
 	// with such calls can't drain.
 	grpcOnHTTP *grpc.Server
-	dialer     *grpcPool
+	dialer     *grpcpool.Pool
 
 	current  atomic.Pointer[view]
 	building sync.Mutex
@@ -54,7 +55,7 @@ func New(cfg Config) (*Gateway, error) {
 		return nil, err
 	}
 	g.drop = g.dropped
-	g.dialer = newGRPCPool(cfg.MaxMessage)
+	g.dialer = grpcpool.New(cfg.MaxMessage)
 	g.grpc, g.grpcOnHTTP = g.newGRPCServer(), g.newGRPCServer()
 	return g, nil
 }
@@ -159,7 +160,7 @@ func (g *Gateway) drain(ctx context.Context, server *http.Server) {
 	wg.Wait()
 	g.relays.Wait()
 	g.pool.Close()
-	g.dialer.close()
+	g.dialer.Close()
 }
 
 // housekeep follows the table and drops connections that nobody will use.
@@ -175,7 +176,7 @@ func (g *Gateway) housekeep(ctx context.Context) error {
 		case <-changed:
 		case now := <-ticker.C:
 			g.pool.Sweep(now)
-			g.dialer.prune(v.hasGRPC)
+			g.dialer.Prune(v.hasGRPC)
 		}
 	}
 }

@@ -25,6 +25,8 @@ import (
 
 	"stationmaster.dev/stationmaster/api/oip"
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/gateway/frame"
+	"stationmaster.dev/stationmaster/internal/gateway/grpcpool"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
@@ -54,12 +56,12 @@ const oipPrefix = "/inference.GRPCInferenceService/"
 
 func (g *Gateway) newGRPCServer() *grpc.Server {
 	s := grpc.NewServer(
-		grpc.ForceServerCodecV2(rawCodec),
+		grpc.ForceServerCodecV2(frame.Codec),
 		grpc.UnknownServiceHandler(g.serveCall),
 		grpc.MaxRecvMsgSize(g.cfg.MaxMessage),
 		grpc.MaxSendMsgSize(g.cfg.MaxMessage),
-		grpc.InitialWindowSize(grpcWindow),
-		grpc.InitialConnWindowSize(grpcWindow),
+		grpc.InitialWindowSize(grpcpool.Window),
+		grpc.InitialConnWindowSize(grpcpool.Window),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(g.cfg.Timeouts.Head),
 		grpc.WaitForHandlers(true),
@@ -96,8 +98,8 @@ type call struct {
 	method string // full, e.g. /inference.GRPCInferenceService/ModelInfer
 	// oip is the method's short name if it is one of the inference protocol's.
 	oip   string
-	first *frame // the request that was read to route by, nil if none was
-	model string // that it names
+	first *frame.Frame // the request that was read to route by, nil if none was
+	model string       // that it names
 	match route.Match
 	hold  hold
 	// target is nil until a revision was chosen.
@@ -225,12 +227,12 @@ func (c *call) readFirst() (err error) {
 	if len(numbers) == 0 {
 		return nil
 	}
-	c.first = new(frame)
+	c.first = new(frame.Frame)
 	if err := c.stream.RecvMsg(c.first); err != nil {
 		return c.requestError(err)
 	}
 	for _, num := range numbers {
-		if c.model, err = c.first.field(num); err != nil {
+		if c.model, err = c.first.Field(num); err != nil {
 			return errdef.New(errdef.ErrInvalid, "the request of "+c.method+" is "+err.Error())
 		}
 		if c.model != "" {
@@ -388,20 +390,20 @@ func (c *call) open(ctx context.Context, e *route.Endpoint) (cs grpc.ClientStrea
 }
 
 func (c *call) openOn(ctx context.Context, e *route.Endpoint) (grpc.ClientStream, func(), error) {
-	conn, err := c.g.dialer.begin(ctx, e.GRPC)
+	conn, err := c.g.dialer.Begin(ctx, e.GRPC)
 	if err != nil {
 		return nil, nil, err
 	}
-	options := []grpc.CallOption{grpc.ForceCodecV2(rawCodec)}
+	options := []grpc.CallOption{grpc.ForceCodecV2(frame.Codec)}
 	if authority := c.md[":authority"]; len(authority) == 1 {
 		options = append(options, grpc.CallAuthority(authority[0]))
 	}
-	cs, err := conn.conn.NewStream(ctx, &streamDesc, c.method, options...)
+	cs, err := conn.NewStream(ctx, &streamDesc, c.method, options...)
 	if err != nil {
-		conn.end()
+		conn.End()
 		return nil, nil, err
 	}
-	return cs, conn.end, nil
+	return cs, conn.End, nil
 }
 
 // pass sends the call's messages to an engine and back as they are.
@@ -416,7 +418,7 @@ func (c *call) pass(e *route.Endpoint) error {
 	defer end()
 	if c.first != nil {
 		if name, rewrite := engineModel(&c.match, c.target.Target); rewrite {
-			c.first.override(oipMethods[c.oip][0], name)
+			c.first.Override(oipMethods[c.oip][0], name)
 		}
 		if err := cs.SendMsg(c.first); err != nil && !errors.Is(err, io.EOF) {
 			c.identify(nil)
@@ -438,7 +440,7 @@ func (c *call) pass(e *route.Endpoint) error {
 // or with the call.
 func (c *call) relayRequests(cs grpc.ClientStream, cancel context.CancelFunc) {
 	for {
-		var f frame
+		var f frame.Frame
 		err := c.stream.RecvMsg(&f)
 		if errors.Is(err, io.EOF) {
 			_ = cs.CloseSend()
@@ -459,7 +461,7 @@ func (c *call) relay(cs grpc.ClientStream) error {
 	header, err := cs.Header()
 	c.identify(header)
 	for err == nil {
-		var f frame
+		var f frame.Frame
 		if err = cs.RecvMsg(&f); err != nil {
 			break
 		}

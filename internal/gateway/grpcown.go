@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"stationmaster.dev/stationmaster/api/oip"
+	"stationmaster.dev/stationmaster/internal/gateway/frame"
 )
 
 func canonicalKey(k string) string { return textproto.CanonicalMIMEHeaderKey(k) }
@@ -41,13 +42,11 @@ func (c *call) serveWhole() error {
 	default:
 		panic("BUG: no answer for " + c.method)
 	}
-	var f frame
+	var f frame.Frame
 	if err := c.stream.RecvMsg(&f); err != nil {
 		return c.requestError(err)
 	}
-	message := f.data.Materialize()
-	f.data.Free()
-	if err := c.decode(message, ask); err != nil {
+	if err := c.decode(f.Take(), ask); err != nil {
 		return err
 	}
 	if r, ok := ask.(*oip.RepositoryIndexRequest); ok {

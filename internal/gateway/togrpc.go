@@ -156,14 +156,14 @@ func (x *exchange) invoke(ctx context.Context, e *route.Endpoint, method string,
 }
 
 func (x *exchange) invokeOn(ctx context.Context, e *route.Endpoint, method string, in, out proto.Message) (unsent bool, _ error) {
-	conn, err := x.g.dialer.begin(ctx, e.GRPC)
+	conn, err := x.g.dialer.Begin(ctx, e.GRPC)
 	if err != nil {
 		return true, err
 	}
-	defer conn.end()
+	defer conn.End()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := conn.conn.NewStream(ctx, &grpc.StreamDesc{}, oipPrefix+method)
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{}, oipPrefix+method)
 	if err != nil {
 		return status.Code(err) == codes.Unavailable, err
 	}

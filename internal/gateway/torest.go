@@ -43,8 +43,7 @@ func (c *call) modelName() string {
 }
 
 func (c *call) askREST(ctx context.Context, e *route.Endpoint) (proto.Message, error) {
-	message := c.first.data.Materialize()
-	c.first.data.Free()
+	message := c.first.Take()
 	c.first = nil
 	switch c.oip {
 	case "ModelInfer":

@@ -85,7 +85,7 @@ func (g *Gateway) newView(table *route.Table) *view {
 			v.targets[t] = vt
 			for j := range t.Endpoints {
 				e := &t.Endpoints[j]
-				ve := &endpoint{calls: g.dialer.calls(e.GRPC)}
+				ve := &endpoint{calls: g.dialer.Calls(e.GRPC)}
 				if e.HTTP != "" {
 					ve.http = g.pool.Host(e.HTTP)
 					httpAddrs[e.HTTP] = true
@@ -96,7 +96,7 @@ func (g *Gateway) newView(table *route.Table) *view {
 		}
 	}
 	g.pool.Prune(func(addr string) bool { return httpAddrs[addr] })
-	g.dialer.prune(v.hasGRPC)
+	g.dialer.Prune(v.hasGRPC)
 	g.metrics.prune(func(key targetKey) bool { return live[key] })
 	return v
 }

@@ -1,4 +1,6 @@
-package gateway
+// Package frame is the gateway's view of a gRPC message that passes through: bytes, with the
+// name of a model in them.
+package frame
 
 import (
 	"fmt"
@@ -10,17 +12,25 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// frame is one gRPC message as it came. Sending it gives its buffers away.
-type frame struct{ data mem.BufferSlice }
+// Frame is one gRPC message as it came. Sending it gives its buffers away.
+type Frame struct{ data mem.BufferSlice }
 
-// frameCodec passes frames through and leaves other messages to the protobuf codec, so that
-// the gateway's own services work on the same server.
-type frameCodec struct{ encoding.CodecV2 }
+// Take returns the message's bytes and gives its buffers away.
+func (f *Frame) Take() []byte {
+	b := f.data.Materialize()
+	f.data.Free()
+	f.data = nil
+	return b
+}
 
-func newFrameCodec() encoding.CodecV2 { return frameCodec{encoding.GetCodecV2(proto.Name)} }
+type codec struct{ encoding.CodecV2 }
 
-func (c frameCodec) Marshal(v any) (mem.BufferSlice, error) {
-	if f, ok := v.(*frame); ok {
+// Codec passes frames through and leaves other messages to the protobuf codec, so that the
+// gateway's own services work on the same server.
+var Codec encoding.CodecV2 = codec{encoding.GetCodecV2(proto.Name)}
+
+func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	if f, ok := v.(*Frame); ok {
 		data := f.data
 		f.data = nil
 		return data, nil
@@ -28,8 +38,8 @@ func (c frameCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
-func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	if f, ok := v.(*frame); ok {
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	if f, ok := v.(*Frame); ok {
 		data.Ref()
 		f.data = data
 		return nil
@@ -37,11 +47,11 @@ func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return c.CodecV2.Unmarshal(data, v)
 }
 
-// field returns the value of a top-level string or bytes field. Serialisers write fields in
+// Field returns the value of a top-level string or bytes field. Serialisers write fields in
 // order, so the first buffer nearly always has it; only a message that begins otherwise is
 // searched whole. Of several occurrences the last counts, as protobuf wants it, within what
 // was searched.
-func (f *frame) field(num protowire.Number) (string, error) {
+func (f *Frame) Field(num protowire.Number) (string, error) {
 	if len(f.data) == 0 {
 		return "", nil
 	}
@@ -93,9 +103,9 @@ func leadingField(b []byte, num protowire.Number) (string, bool) {
 	return "", false
 }
 
-// override sets a string field by appending it: of several values of one field the last
+// Override sets a string field by appending it: of several values of one field the last
 // counts (protobuf encoding, "Last One Wins"), so nothing has to be copied.
-func (f *frame) override(num protowire.Number, value string) {
+func (f *Frame) Override(num protowire.Number, value string) {
 	tail := protowire.AppendTag(nil, num, protowire.BytesType)
 	tail = protowire.AppendString(tail, value)
 	f.data = append(f.data, mem.SliceBuffer(tail))

@@ -1,4 +1,6 @@
-package gateway
+// Package grpcpool holds the gateway's gRPC connections to engines, as upstream holds those for
+// HTTP/1.1.
+package grpcpool
 
 import (
 	"context"
@@ -13,29 +15,31 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/encoding"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
 )
 
-// grpcPool holds one connection per engine address; HTTP/2 carries many calls on it.
-type grpcPool struct {
+// Pool holds one connection per engine address; HTTP/2 carries many calls on it. It is safe for
+// concurrent use and starts nothing by itself.
+type Pool struct {
 	options []grpc.DialOption
 
 	mu     sync.Mutex
-	conns  map[string]*grpcConn
+	conns  map[string]*Conn
 	closed bool
 }
 
-type grpcConn struct {
-	conn  *grpc.ClientConn
+// Conn is the connection to one address.
+type Conn struct {
+	// ClientConn is nil until the first Begin.
+	*grpc.ClientConn
 	calls *atomic.Int64
-	// socket is the latest that conn has.
+	// socket is the latest that it has.
 	socket atomic.Pointer[syscall.RawConn]
 }
 
 // dial connects for grpc.
-func (c *grpcConn) dial(ctx context.Context, addr string) (net.Conn, error) {
+func (c *Conn) dial(ctx context.Context, addr string) (net.Conn, error) {
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -50,7 +54,7 @@ func (c *grpcConn) dial(ctx context.Context, addr string) (net.Conn, error) {
 }
 
 // ended reports whether the engine has closed the connection, which grpc may not know yet.
-func (c *grpcConn) ended() bool {
+func (c *Conn) ended() bool {
 	raw := c.socket.Load()
 	if raw == nil {
 		return false
@@ -69,22 +73,23 @@ const noticing = 100 * time.Millisecond
 
 // settle waits until grpc knows of a connection's end where the engine has closed it. A call
 // that began on it would fail, though it could be made on another replica.
-func (c *grpcConn) settle(ctx context.Context) {
+func (c *Conn) settle(ctx context.Context) {
 	if !c.ended() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, noticing)
 	defer cancel()
-	c.conn.WaitForStateChange(ctx, connectivity.Ready)
+	c.WaitForStateChange(ctx, connectivity.Ready)
 }
 
-// grpcWindow is the flow-control window towards engines: large enough that one big tensor
+// Window is the flow-control window of streams and connections in bytes: large enough that one big tensor
 // doesn't wait for updates.
-const grpcWindow = 1 << 20
+const Window = 1 << 20
 
-func newGRPCPool(maxMessage int) *grpcPool {
-	return &grpcPool{
-		conns: map[string]*grpcConn{},
+// New makes a pool for messages of up to maxMessage bytes each way.
+func New(maxMessage int) *Pool {
+	return &Pool{
+		conns: map[string]*Conn{},
 		options: []grpc.DialOption{
 			grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithDefaultCallOptions(
@@ -93,8 +98,8 @@ func newGRPCPool(maxMessage int) *grpcPool {
 			grpc.WithDisableServiceConfig(),
 			grpc.WithDisableRetry(),
 			grpc.WithIdleTimeout(5 * time.Minute),
-			grpc.WithInitialWindowSize(grpcWindow),
-			grpc.WithInitialConnWindowSize(grpcWindow),
+			grpc.WithInitialWindowSize(Window),
+			grpc.WithInitialConnWindowSize(Window),
 			// An engine that restarts is on this machine or near: look again soon.
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
@@ -105,25 +110,26 @@ func newGRPCPool(maxMessage int) *grpcPool {
 }
 
 // entry returns an address's entry. The caller holds the lock.
-func (p *grpcPool) entry(addr string) *grpcConn {
+func (p *Pool) entry(addr string) *Conn {
 	c := p.conns[addr]
 	if c == nil {
-		c = &grpcConn{calls: new(atomic.Int64)}
+		c = &Conn{calls: new(atomic.Int64)}
 		p.conns[addr] = c
 	}
 	return c
 }
 
-// calls returns the counter of an address's calls under way.
-func (p *grpcPool) calls(addr string) *atomic.Int64 {
+// Calls returns the counter of an address's calls under way.
+func (p *Pool) Calls(addr string) *atomic.Int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.entry(addr).calls
 }
 
-// begin returns the connection to an address for one call, which ends with the entry's end.
-// It connects when it is first used.
-func (p *grpcPool) begin(ctx context.Context, addr string) (*grpcConn, error) {
+// Begin returns the connection to an address for one call, whose end is told by End. It
+// connects when it is first used. It blocks for a moment, and no longer than ctx, where the
+// engine has just closed the connection. After Close it returns ErrUnavailable.
+func (p *Pool) Begin(ctx context.Context, addr string) (*Conn, error) {
 	c, err := p.take(addr)
 	if err == nil {
 		c.settle(ctx)
@@ -131,29 +137,30 @@ func (p *grpcPool) begin(ctx context.Context, addr string) (*grpcConn, error) {
 	return c, err
 }
 
-func (p *grpcPool) take(addr string) (*grpcConn, error) {
+func (p *Pool) take(addr string) (*Conn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil, fmt.Errorf("gateway: %w: it is shutting down", errdef.ErrUnavailable)
 	}
 	c := p.entry(addr)
-	if c.conn == nil {
+	if c.ClientConn == nil {
 		conn, err := grpc.NewClient("passthrough:///"+addr, append(p.options, grpc.WithContextDialer(c.dial))...)
 		if err != nil {
 			return nil, fmt.Errorf("gateway: address %q of an engine: %w", addr, err)
 		}
-		c.conn = conn
+		c.ClientConn = conn
 	}
 	c.calls.Add(1)
 	return c, nil
 }
 
-func (c *grpcConn) end() { c.calls.Add(-1) }
+// End tells that a call has ended.
+func (c *Conn) End() { c.calls.Add(-1) }
 
-// prune drops addresses. Calls under way on them end with the connection, so an address is
-// dropped only when it has none; a later prune finds it again.
-func (p *grpcPool) prune(keep func(string) bool) {
+// Prune drops addresses that keep doesn't want. Calls under way on them end with the connection, so an address is
+// dropped only when it has none; a later Prune finds it again.
+func (p *Pool) Prune(keep func(string) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for addr, c := range p.conns {
@@ -161,22 +168,21 @@ func (p *grpcPool) prune(keep func(string) bool) {
 			continue
 		}
 		delete(p.conns, addr)
-		if c.conn != nil {
-			_ = c.conn.Close()
+		if c.ClientConn != nil {
+			_ = c.ClientConn.Close()
 		}
 	}
 }
 
-func (p *grpcPool) close() {
+// Close ends all connections, and the calls on them.
+func (p *Pool) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
 	for addr, c := range p.conns {
 		delete(p.conns, addr)
-		if c.conn != nil {
-			_ = c.conn.Close()
+		if c.ClientConn != nil {
+			_ = c.ClientConn.Close()
 		}
 	}
 }
-
-var rawCodec encoding.CodecV2 = newFrameCodec()
