@@ -12,8 +12,6 @@ import (
 	"sync"
 	"unsafe"
 
-	"github.com/ebitengine/purego"
-
 	"stationmaster.dev/stationmaster/internal/errdef"
 )
 
@@ -105,6 +103,9 @@ var loaded struct {
 // variable Env names; or, when that is unset, one under the usual names, wherever the system
 // looks for libraries. Loading one twice gives the same. Errors are ErrNoLibrary.
 func Load(path string) (*Library, error) {
+	if !canLoad {
+		return nil, fmt.Errorf("%w can be loaded: this binary was linked for images without a C library; use one built without the tag scratch", ErrNoLibrary)
+	}
 	candidates := usualNames()
 	if path == "" {
 		path = os.Getenv(Env)
@@ -178,13 +179,6 @@ func load(path string) (*Library, error) {
 		return nil, fmt.Errorf("start onnxruntime %s: %w", lib.Version, err)
 	}
 	return lib, nil
-}
-
-// call calls a C function whose parameters and result are all integers or pointers. Pointers
-// into Go memory must come from ptr or be pinned.
-func call(fn uintptr, args ...uintptr) uintptr {
-	r, _, _ := purego.SyscallN(fn, args...)
-	return r
 }
 
 // do calls a function of the API that returns an OrtStatus.

@@ -1,3 +1,5 @@
+//go:build !scratch
+
 package ort
 
 import "golang.org/x/sys/windows"
