@@ -141,10 +141,10 @@ func TestRequestsBeyondWhatMayBeHeldAreRefused(t *testing.T) {
 	gate := make(chan struct{})
 	r := start(t, func(c *Config) {
 		c.Open = func(context.Context, string) (Session, error) { return &sums{gate: gate}, nil }
-		c.MaxBodyBytes, c.MaxHeldBytes, c.HeldWait, c.Parallel = 1000, 2000, 10*time.Millisecond, 8
+		c.MaxBodyBytes, c.MaxHeldBytes, c.HeldWait, c.Parallel = 400_000, 700_000, 10*time.Millisecond, 8
 	})
 	r.waitReady(t)
-	padded := inferBody + strings.Repeat(" ", 900-len(inferBody))
+	padded := inferBody + strings.Repeat(" ", 300_000-len(inferBody))
 	var group sync.WaitGroup
 	results := make(chan int, 2)
 	for range cap(results) {
@@ -155,8 +155,11 @@ func TestRequestsBeyondWhatMayBeHeldAreRefused(t *testing.T) {
 	}
 	eventually(t, "both run", func() bool { return len(r.model.slots) == 2 })
 	code, header, body := r.call(t, "POST", "/v2/models/m/infer", padded)
-	if code != http.StatusServiceUnavailable || header.Get("Retry-After") == "" || !strings.Contains(body, "holds 2000 bytes") {
+	if code != http.StatusServiceUnavailable || header.Get("Retry-After") == "" || !strings.Contains(body, "holds 700000 bytes") {
 		t.Errorf("a third of known size: %d %v %s", code, header, body)
+	}
+	if code, _, body := r.call(t, "POST", "/v2/models/m/infer", "{}"); code != http.StatusBadRequest {
+		t.Errorf("a small one: %d %s", code, body)
 	}
 	// A packed body's size shows while it is read.
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.http+"/v2/models/m/infer", gzipped(padded))
@@ -173,8 +176,8 @@ func TestRequestsBeyondWhatMayBeHeldAreRefused(t *testing.T) {
 		t.Errorf("a third of unknown size: %d", res.StatusCode)
 	}
 	c := pb.NewGRPCInferenceServiceClient(r.dial(t, r.grpc))
-	_, err = c.ModelInfer(t.Context(), &pb.ModelInferRequest{ModelName: "m", Id: strings.Repeat("a", 900)})
-	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "holds 2000 bytes") {
+	_, err = c.ModelInfer(t.Context(), &pb.ModelInferRequest{ModelName: "m", Id: strings.Repeat("a", 300_000)})
+	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "holds 700000 bytes") {
 		t.Errorf("a third over gRPC: %v", err)
 	}
 	if _, err := c.ServerLive(t.Context(), &pb.ServerLiveRequest{}); err != nil {
@@ -190,10 +193,10 @@ func TestRequestsBeyondWhatMayBeHeldAreRefused(t *testing.T) {
 	if code, _, body := r.call(t, "POST", "/v2/models/m/infer", padded); code != http.StatusOK {
 		t.Errorf("afterwards: %d %s", code, body)
 	}
-	if !r.held.sem.TryAcquire(2000) {
+	if !r.held.sem.TryAcquire(700_000) {
 		t.Error("something is still held")
 	}
-	r.held.sem.Release(2000)
+	r.held.sem.Release(700_000)
 }
 
 func TestABodyThatStandsStillIsGivenUp(t *testing.T) {

@@ -15,7 +15,8 @@ import (
 	"stationmaster.dev/stationmaster/internal/wire/brief"
 )
 
-// readStep is how much of a body is read at once, and allocated before any of it came.
+// readStep is how much of a body is read at once, and allocated before any of it came. What is
+// no larger isn't counted: the queue bounds how many of those there are.
 const readStep = 256 << 10
 
 // body reads the request's body, unpacked, up to the limit. What it takes is added to s, which
@@ -36,36 +37,38 @@ func (h *rest) body(w http.ResponseWriter, r *http.Request, s *share) ([]byte, e
 	if err != nil {
 		return nil, err
 	}
-	// A body of known size waits for all it needs at once: two that have a part each, and wait
-	// for the rest, would wait for each other.
-	var buf bytes.Buffer
+	// A body of known size waits for all that it needs at once: two that have a part each, and
+	// wait for the rest, would wait for each other. It does so after its first step has come, as
+	// announcing alone costs a client nothing.
 	known := !packed && r.ContentLength >= 0
+	var buf bytes.Buffer
 	if known {
-		if err := s.add(r.Context(), r.ContentLength); err != nil {
-			return nil, err
-		}
 		buf.Grow(int(min(r.ContentLength, readStep)) + bytes.MinRead)
 	}
 	for {
-		if !known {
-			if err := s.add(r.Context(), min(readStep, limit-s.n)); err != nil {
-				return nil, err
-			}
-		}
 		patience()
 		_, err := io.CopyN(&buf, in, readStep)
+		done := errors.Is(err, io.EOF)
 		var maxBytes *http.MaxBytesError
 		switch {
 		case errors.As(err, &maxBytes) || int64(buf.Len()) > limit:
 			return nil, tooLarge
-		case errors.Is(err, io.EOF):
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, errdef.New(errdef.ErrInvalid, brief.Sprintf("the body comes too slowly: after %d bytes, the next %d didn't come within %v", buf.Len(), readStep, h.cfg.Stall))
+		case err != nil && !done:
+			return nil, errdef.New(errdef.ErrInvalid, brief.Sprintf("the body ends early, after %d bytes: %v", buf.Len(), err))
+		}
+		if done {
 			// The connection is watched while the model runs, and may well be silent then.
 			_ = conn.SetReadDeadline(time.Time{})
 			return buf.Bytes(), nil
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, errdef.New(errdef.ErrInvalid, brief.Sprintf("the body comes too slowly: after %d bytes, the next %d didn't come within %v", buf.Len(), readStep, h.cfg.Stall))
-		case err != nil:
-			return nil, errdef.New(errdef.ErrInvalid, brief.Sprintf("the body ends early, after %d bytes: %v", buf.Len(), err))
+		}
+		need := int64(buf.Len()) + readStep
+		if known {
+			need = r.ContentLength
+		}
+		if err := s.grow(r.Context(), min(need, limit)); err != nil {
+			return nil, err
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"stationmaster.dev/stationmaster/internal/wire/brief"
 )
 
-// held counts the bytes of all requests that were read and aren't answered yet, so that many
-// large ones at once are refused instead of taking all memory. It is safe for concurrent use.
+// held counts the bytes of all large requests that are read and not answered yet, so that many
+// at once are refused instead of taking all memory. It is safe for concurrent use.
 type held struct {
 	most int64
 	wait time.Duration
@@ -28,30 +28,34 @@ type share struct {
 	n    int64
 }
 
-// add waits until n more bytes may be held. When that takes too long, or ctx ends, it is an
-// error, and the share stays as it was.
-func (s *share) add(ctx context.Context, n int64) error {
-	if s.tryAdd(n) == nil {
+// grow waits until the share may be n bytes, if it is less. When that takes too long, or ctx
+// ends, it is an error, and the share stays as it was.
+func (s *share) grow(ctx context.Context, n int64) error {
+	if s.tryGrow(n) == nil {
 		return nil
 	}
+	more := n - s.n
 	wait, cancel := context.WithTimeout(ctx, s.held.wait)
 	defer cancel()
-	if err := s.held.sem.Acquire(wait, n); err != nil {
+	if err := s.held.sem.Acquire(wait, more); err != nil {
 		if ctx.Err() != nil {
 			return gone(ctx)
 		}
 		return s.held.full()
 	}
-	s.n += n
+	s.n = n
 	return nil
 }
 
-// tryAdd is add without waiting.
-func (s *share) tryAdd(n int64) error {
-	if !s.held.sem.TryAcquire(n) {
+// tryGrow is grow without waiting.
+func (s *share) tryGrow(n int64) error {
+	if n <= s.n {
+		return nil
+	}
+	if !s.held.sem.TryAcquire(n - s.n) {
 		return s.held.full()
 	}
-	s.n += n
+	s.n = n
 	return nil
 }
 
@@ -62,5 +66,5 @@ func (s *share) free() {
 }
 
 func (h *held) full() error {
-	return errdef.New(errdef.ErrOverloaded, brief.Sprintf("the server holds %d bytes of requests, or nearly, and takes no more; try again later, send less at once, or raise --max_held", h.most))
+	return errdef.New(errdef.ErrOverloaded, brief.Sprintf("the server holds %d bytes of large requests, or nearly, and takes no more; try again later, send less at once, or raise --max_held", h.most))
 }

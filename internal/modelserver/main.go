@@ -43,7 +43,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		httpPort = flags.Uint("http_port", 8080, "port for REST, metrics and gRPC without TLS; 0 takes a free one")
 		grpcPort = flags.Uint("grpc_port", 8081, "port for gRPC alone; 0 for none")
 		maxBody  = flags.Int64("max_body", defaultMaxBody, "largest body of a request, in bytes")
-		maxHeld  = flags.Int64("max_held", 0, "bytes of all requests that are read and not answered yet; 0 for four times --max_body")
+		maxHeld  = flags.Int64("max_held", 0, "bytes of all requests over 256 KiB that are read and not answered yet; 0 for four times --max_body")
 		workers  = flags.Int("workers", 0, "requests that run at once; 0 for one for each processor")
 		queue    = flags.Int("queue", defaultQueue, "requests that may wait; more are refused")
 		drain    = flags.Duration("drain", defaultDrain, "time for requests in flight after SIGTERM")

@@ -84,8 +84,8 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}
-	if r.share != nil {
-		if err := r.share.tryAdd(int64(data.Len())); err != nil {
+	if n := data.Len(); r.share != nil && n > readStep {
+		if err := r.share.tryGrow(int64(n)); err != nil {
 			r.err = status.Error(codes.ResourceExhausted, told(err))
 			return nil
 		}

@@ -50,12 +50,12 @@ type Config struct {
 	// MaxBodyBytes bounds a request's body, unpacked; 0 means 64 MiB (Triton's limit for a body
 	// with JSON).
 	MaxBodyBytes int64
-	// MaxHeldBytes bounds the bytes of all requests that are read and not answered yet; 0 means
-	// four times MaxBodyBytes. It can't be less than MaxBodyBytes. Decoded, a request takes more
-	// for a moment: up to 8 times its JSON.
+	// MaxHeldBytes bounds the bytes of all requests over 256 KiB that are read and not answered
+	// yet; 0 means four times MaxBodyBytes. It can't be less than MaxBodyBytes. Decoded, a
+	// request takes more for a moment: up to 8 times its JSON.
 	MaxHeldBytes int64
-	// HeldWait is how long a request may wait for others to be answered before its body is read,
-	// or read on, when they hold MaxHeldBytes; then it is refused. 0 means 2 s.
+	// HeldWait is how long a request may wait for others to be answered before its body is read
+	// on, when they hold MaxHeldBytes; then it is refused. 0 means 2 s.
 	HeldWait time.Duration
 	// Stall is how long each 256 KiB of a body may take to come before the request fails; 0
 	// means 30 s.
