@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
-	"stationmaster.dev/stationmaster/internal/platform"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -42,6 +41,8 @@ func keyOf(o client.Object) objectKey {
 type writes map[objectKey]write
 
 type write struct {
+	// object has what identifies it, and labels.
+	object  client.Object
 	hash    string
 	version uint64
 	at      time.Time
@@ -49,6 +50,17 @@ type write struct {
 
 // lag is the most that a cache is believed to lag behind a write.
 const lag = 30 * time.Second
+
+// of returns the objects of a service that the cache may not show yet.
+func (w writes) of(key spec.ServiceKey) []client.Object {
+	var out []client.Object
+	for _, last := range w {
+		if serviceOf(last.object) == key {
+			out = append(out, last.object)
+		}
+	}
+	return out
+}
 
 // due says whether an object has to be applied: live is what the cache has of it, nil for
 // nothing, and hash identifies what is wanted.
@@ -123,7 +135,7 @@ func wanted(o client.Object) (map[string]any, string, error) {
 		return nil, "", fmt.Errorf("encode %T %s: %w", o, o.GetName(), err)
 	}
 	delete(content, "status")
-	prune(content)
+	withoutNulls(content)
 	text, err := json.Marshal(content)
 	if err != nil {
 		return nil, "", fmt.Errorf("encode %T %s: %w", o, o.GetName(), err)
@@ -136,8 +148,8 @@ func wanted(o client.Object) (map[string]any, string, error) {
 	return content, hash, nil
 }
 
-// prune removes nulls, by which Go's types say that a field isn't set.
-func prune(v any) {
+// withoutNulls removes nulls, by which Go's types say that a field isn't set.
+func withoutNulls(v any) {
 	switch v := v.(type) {
 	case map[string]any:
 		for k, x := range v {
@@ -145,11 +157,11 @@ func prune(v any) {
 				delete(v, k)
 				continue
 			}
-			prune(x)
+			withoutNulls(x)
 		}
 	case []any:
 		for _, x := range v {
-			prune(x)
+			withoutNulls(x)
 		}
 	}
 }
@@ -180,7 +192,7 @@ func (p *Platform) converge(ctx context.Context, o client.Object) error {
 		return fmt.Errorf("apply %s %s/%s: %w", u.GetKind(), o.GetNamespace(), o.GetName(), kindOf(err))
 	}
 	p.mu.Lock()
-	p.written[key] = write{hash: hash, version: version(u), at: time.Now()}
+	p.written[key] = write{object: o, hash: hash, version: version(u), at: time.Now()}
 	p.mu.Unlock()
 	return nil
 }
@@ -213,29 +225,39 @@ func (p *Platform) forget(o client.Object) {
 
 // prune deletes the service's objects that aren't wanted, but keeps those of revisions that
 // are and couldn't be made now.
-func (p *Platform) prune(ctx context.Context, key spec.ServiceKey, want []platform.Assignment, objects []client.Object) error {
+func (p *Platform) prune(ctx context.Context, key spec.ServiceKey, objects []client.Object, refused []spec.Replica) error {
 	keep := map[objectKey]bool{}
 	for _, o := range objects {
 		keep[keyOf(o)] = true
 	}
-	for _, a := range want {
-		name := a.Workload.Revision
-		keep[keyOf(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}})] = true
+	blocked := map[string]bool{}
+	for _, r := range refused {
+		blocked[r.Revision.Name] = true
 	}
+	var found []client.Object
 	for _, list := range []client.ObjectList{
 		&appsv1.DeploymentList{}, &policyv1.PodDisruptionBudgetList{}, &corev1.ServiceList{}, &corev1.ConfigMapList{}, &networkingv1.NetworkPolicyList{},
 	} {
 		if err := p.list(ctx, key, list); err != nil {
 			return err
 		}
-		for _, o := range items(list) {
-			if keep[keyOf(o)] || o.GetDeletionTimestamp() != nil {
-				continue
-			}
-			if err := p.remove(ctx, o); err != nil {
-				return err
-			}
+		found = append(found, items(list)...)
+	}
+	p.mu.Lock()
+	found = append(found, p.written.of(key)...)
+	p.mu.Unlock()
+	for _, o := range found {
+		k := keyOf(o)
+		if keep[k] || blocked[o.GetLabels()[labelRevision]] || o.GetDeletionTimestamp() != nil {
+			continue
 		}
+		if err := p.remove(ctx, o); err != nil {
+			return err
+		}
+		keep[k] = true
+		p.mu.Lock()
+		delete(p.written, k)
+		p.mu.Unlock()
 	}
 	return nil
 }
@@ -246,8 +268,11 @@ func (p *Platform) remove(ctx context.Context, o client.Object) error {
 	if _, ok := o.(*appsv1.Deployment); ok {
 		how = metav1.DeletePropagationForeground
 	}
-	uid := o.GetUID()
-	err := p.client.Delete(ctx, o, client.PropagationPolicy(how), client.Preconditions{UID: &uid})
+	opts := []client.DeleteOption{client.PropagationPolicy(how)}
+	if uid := o.GetUID(); uid != "" {
+		opts = append(opts, client.Preconditions{UID: &uid})
+	}
+	err := p.client.Delete(ctx, o, opts...)
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete %T %s/%s: %w", o, o.GetNamespace(), o.GetName(), kindOf(err))
 	}

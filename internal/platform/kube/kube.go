@@ -163,8 +163,10 @@ func (p *Platform) retry(ctx context.Context) {
 		select {
 		case <-tick.C:
 			p.mu.Lock()
-			for key := range p.refused {
-				p.feed.Notify(key)
+			for key, refused := range p.refused {
+				if slices.ContainsFunc(refused, func(r spec.Replica) bool { return !r.Failure.Terminal }) {
+					p.feed.Notify(key)
+				}
 			}
 			p.mu.Unlock()
 		case <-ctx.Done():
@@ -174,7 +176,8 @@ func (p *Platform) retry(ctx context.Context) {
 }
 
 // Apply implements platform.Platform. What the cluster refuses (a pod that isn't valid, a
-// quota) is no error of Apply: Observe shows it as a failed replica, and it is tried again.
+// quota) is no error of Apply: Observe shows it as a failed replica, and the service is woken
+// to try again where that may help.
 func (p *Platform) Apply(ctx context.Context, key spec.ServiceKey, want []platform.Assignment) error {
 	for _, a := range want {
 		if len(a.Workload.Containers) == 0 || a.Replicas < 0 {
@@ -194,13 +197,13 @@ func (p *Platform) Apply(ctx context.Context, key spec.ServiceKey, want []platfo
 	var members []member
 	for _, a := range want {
 		m, made, err := p.member(ctx, a)
-		if err != nil {
+		switch {
+		case isRefusal(err):
+			refused = append(refused, refusal(a.Workload, err, time.Now()))
+		case err != nil:
 			return err
 		}
 		objects, members = append(objects, made...), append(members, m)
-		if m.refused != nil {
-			refused = append(refused, refusal(a.Workload, m.refused, time.Now()))
-		}
 	}
 	objects = append(objects, p.cfg.serviceObjects(key, members)...)
 	slices.SortStableFunc(objects, func(a, b client.Object) int { return order(a) - order(b) })
@@ -215,11 +218,13 @@ func (p *Platform) Apply(ctx context.Context, key spec.ServiceKey, want []platfo
 		}
 	}
 	p.refuse(key, refused)
-	return p.prune(ctx, key, want, objects)
+	return p.prune(ctx, key, objects, refused)
 }
 
-// refuse keeps what was refused of a service, with the time at which it was refused first.
+// refuse keeps what was refused of a service, once for each revision, with the time at which
+// it was refused first.
 func (p *Platform) refuse(key spec.ServiceKey, now []spec.Replica) {
+	now = slices.CompactFunc(sorted(now), func(a, b spec.Replica) bool { return a.ID == b.ID })
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	before := p.refused[key]
@@ -303,11 +308,10 @@ type member struct {
 	replicas int
 	// digests pin models, by URI.
 	digests map[string]string
-	// refused says why no pod can be made of the revision; nil when one can.
-	refused error
 }
 
-// member reads an assignment's revision and makes the objects that it alone needs.
+// member reads an assignment's revision and makes the objects that it alone needs. An error
+// that is a refusal means that no pod can be made of it.
 func (p *Platform) member(ctx context.Context, a platform.Assignment) (member, []client.Object, error) {
 	m := member{workload: a.Workload, replicas: a.Replicas, digests: map[string]string{}}
 	var err error
@@ -323,9 +327,9 @@ func (p *Platform) member(ctx context.Context, a platform.Assignment) (member, [
 			m.digests[model.URI] = model.Digest
 		}
 	}
-	compiled, no := manifest.WorkloadOf(a.Workload.Revision.Namespace, a.Workload.Revision.Name, &rev.Spec)
-	if m.refused = no; no != nil {
-		return m, nil, nil
+	compiled, err := manifest.WorkloadOf(a.Workload.Revision.Namespace, a.Workload.Revision.Name, &rev.Spec)
+	if err != nil {
+		return m, nil, &refusedError{errdef.ErrInvalid, err, true}
 	}
 	m.workload = compiled
 	live, err := p.live(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: rev.Namespace, Name: rev.Name}})
@@ -337,6 +341,8 @@ func (p *Platform) member(ctx context.Context, a platform.Assignment) (member, [
 		cfg.Image = cfg.ownImage(d, rev.Spec.Hash)
 	}
 	made, err := cfg.revisionObjects(m)
-	m.refused = err
+	if err != nil {
+		return m, nil, &refusedError{errdef.ErrInvalid, err, true}
+	}
 	return m, made, nil
 }
