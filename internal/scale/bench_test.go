@@ -1,6 +1,7 @@
 package scale_test
 
 import (
+	"runtime"
 	"testing"
 	"time"
 
@@ -13,9 +14,11 @@ func BenchmarkDecide10k(b *testing.B) {
 	const services = 10_000
 	scalers := make([]*scale.Scaler, services)
 	asked := make([]scale.Observed, services)
+	before := heap()
 	for i := range scalers {
 		scalers[i] = newScaler(b, scale.Observed{}, nil)
 	}
+	bytes := float64(heap()-before) / services
 	now := t0
 	b.ReportAllocs()
 	for b.Loop() {
@@ -32,14 +35,15 @@ func BenchmarkDecide10k(b *testing.B) {
 	}
 	b.ReportMetric(float64(services*b.N)/b.Elapsed().Seconds(), "decisions/s")
 	b.ReportMetric(b.Elapsed().Seconds()/float64(b.N)/scale.Tick.Seconds()*100, "%core")
+	b.ReportMetric(bytes, "B/scaler")
 }
 
-// BenchmarkNew tells the memory of one scaler, in B/op.
-func BenchmarkNew(b *testing.B) {
-	b.ReportAllocs()
-	for b.Loop() {
-		newScaler(b, scale.Observed{}, nil)
-	}
+// heap returns the bytes that are in use.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 // BenchmarkHPADecide10k is one pass over 10,000 services on two metrics.

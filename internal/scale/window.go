@@ -93,8 +93,12 @@ func (a *averages) value(sec, first, n int64, by Aggregation) float64 {
 	}
 	// The window that ends at sec holds the last n-idle seconds up to the latest value.
 	sum := 0.0
-	for s := a.last - (n - idle) + 1; s <= a.last; s++ {
-		sum += a.ring[a.slot(s)]
+	older, newer := a.latestOnes(n - idle)
+	for _, v := range older {
+		sum += v
+	}
+	for _, v := range newer {
+		sum += v
 	}
 	known := min(a.last-first+1, n-idle)
 	return round6(sum / float64(known))
@@ -120,6 +124,16 @@ func (a *averages) weighted(idle, n int64) float64 {
 		weight *= 1 - decay
 	}
 	return sum
+}
+
+// latestOnes returns the n seconds up to the latest value, the oldest first, in the two parts
+// in which they lie in the ring.
+func (a *averages) latestOnes(n int64) (older, newer []float64) {
+	end := a.slot(a.last) + 1
+	if n <= end {
+		return nil, a.ring[end-n : end]
+	}
+	return a.ring[int64(len(a.ring))-(n-end):], a.ring[:end]
 }
 
 func (a *averages) slot(sec int64) int64 {

@@ -119,6 +119,13 @@ var traces = []trace{
 		load: func(t int) float64 { return pick(t < 240, 280, 70) },
 		dark: func(t int) bool { return t >= 120 && t < 240 },
 	},
+	{
+		name: "blackout-proxied", about: "280 requests in flight, nothing reports from 2:00 to 4:00, then 70; all traffic through the gateway",
+		annotations: map[string]string{prefix + "target-burst-capacity": "-1"},
+		startup:     5, seconds: 400,
+		load: func(t int) float64 { return pick(t < 240, 280, 70) },
+		dark: func(t int) bool { return t >= 120 && t < 240 },
+	},
 }
 
 func pick(when bool, yes, no float64) float64 {
