@@ -267,6 +267,12 @@ func (c *call) find() (*route.Match, *view, error) {
 	if whole {
 		c.match = route.Match{}
 	}
+	c.view.table.Steer(&c.match, func(name string) string {
+		if v := c.md.Get(name); len(v) > 0 {
+			return v[0]
+		}
+		return ""
+	})
 	return &c.match, c.view, err
 }
 

@@ -233,6 +233,7 @@ func (x *exchange) find() (*route.Match, *view, error) {
 	} else {
 		x.match, err = x.view.table.Match(x.r.Host, x.path)
 	}
+	x.view.table.Steer(&x.match, x.r.Header.Get)
 	return &x.match, x.view, err
 }
 

@@ -93,7 +93,7 @@ func (h *hold) pick(ctx context.Context, find finder) (*route.Target, *route.End
 		case m.Backend == nil:
 			return nil, nil, nil
 		}
-		if t, e := m.Backend.Pick(rand.Uint64(), v.load); t != nil {
+		if t, e := m.Pick(rand.Uint64(), v.load); t != nil {
 			return t, e, nil
 		}
 		if !m.Backend.Returning || !h.wait(ctx, v.table, 0) {
@@ -106,7 +106,7 @@ func (h *hold) pick(ctx context.Context, find finder) (*route.Target, *route.End
 // once, the first time; then whatever the table has a moment later.
 func (h *hold) another(ctx context.Context, not *route.Endpoint, first bool, m *route.Match, v *view, find finder) (*route.Target, *route.Endpoint) {
 	if first {
-		if t, e := m.Backend.PickExcept(rand.Uint64(), v.load, not); t != nil {
+		if t, e := m.PickExcept(rand.Uint64(), v.load, not); t != nil {
 			return t, e
 		}
 	}

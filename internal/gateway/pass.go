@@ -31,7 +31,7 @@ func (x *exchange) passHTTP(e *route.Endpoint) {
 	}
 	req.Set = x.forwardedFields(x.fields[:0])
 	if r.ProtoAtLeast(1, 1) && len(r.Header["Expect"]) == 0 {
-		req.Informational = x.informational
+		req.Informer = x
 	}
 	if r.ProtoMajor == 1 && len(r.Header["Upgrade"]) > 0 {
 		req.Upgrade = upgrade(r.Header)
@@ -200,10 +200,10 @@ func undialed(err error) bool {
 	return errors.As(err, &up) && up.Stage == upstream.StageDial
 }
 
-// informational passes on a response that comes before the final one, such as 103 Early Hints.
+// Informational passes on a response that comes before the final one, such as 103 Early Hints.
 // It isn't called where the client waits for leave to send its body: net/http gives that
 // itself, when the body is first read, and takes no care that nothing else is written.
-func (x *exchange) informational(status int, fields http.Header) {
+func (x *exchange) Informational(status int, fields http.Header) {
 	h := x.w.Header()
 	maps.Copy(h, fields)
 	x.w.WriteHeader(status)

@@ -18,6 +18,12 @@ import (
 // Field is one header field; Name must be canonical.
 type Field struct{ Name, Value string }
 
+// Informer takes the responses that come before the final one. It is called while RoundTrip
+// is, by its goroutine.
+type Informer interface {
+	Informational(status int, fields http.Header)
+}
+
 // Request is what is sent to an engine. It is used for one call and its retries, then
 // released.
 type Request struct {
@@ -46,8 +52,8 @@ type Request struct {
 	// AbortBody makes a blocked Body.Read return; nil means that Body never blocks for long.
 	// It is called when the engine is done before the body is.
 	AbortBody func()
-	// Informational is given each 1xx response but 100 and 101; nil ignores them.
-	Informational func(status int, h http.Header)
+	// Informer is given each 1xx response but 100 and 101; nil ignores them.
+	Informer Informer
 
 	buf    *buffer
 	head   int  // length of the head within buf

@@ -197,8 +197,8 @@ func (r *Response) readHead(ctx context.Context) error {
 		if _, err := parseFields(rest, h); err != nil {
 			return err
 		}
-		if status != http.StatusContinue && r.req.Informational != nil && ctx.Err() == nil {
-			r.req.Informational(status, h)
+		if status != http.StatusContinue && r.req.Informer != nil && ctx.Err() == nil {
+			r.req.Informer.Informational(status, h)
 		}
 	}
 	return protocolError("more than %d informational responses", maxInformational)
