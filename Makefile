@@ -73,6 +73,16 @@ verify: lint generate-check arch race fuzz-seeds ## what CI runs before the test
 e2e: build ## real engines and real clients against a real `up` (installs them from package registries)
 	STATIONMASTER_BIN=$(CURDIR)/$(BIN) test/e2e/run
 
+.PHONY: e2e-kubernetes
+e2e-kubernetes: ## the suite on a real Kubernetes cluster (root; builds it once, several minutes)
+	STATIONMASTER_CLUSTER=$$(tools/cluster/prepare) && export STATIONMASTER_CLUSTER && \
+	  go test -count=1 -timeout 20m ./test/e2e/kubernetes/...
+
+.PHONY: cluster
+cluster: ## a real Kubernetes cluster in the foreground, NODES=1 or 2 (root; see test/cluster/README.md)
+	STATIONMASTER_CLUSTER=$$(tools/cluster/prepare) && export STATIONMASTER_CLUSTER && \
+	  go run ./test/cluster/up -nodes $(or $(NODES),1)
+
 .PHONY: bench
 bench: build ## measure; writes bench/results/*.json
 	test/bench/run
