@@ -4,6 +4,7 @@ package install
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -66,21 +67,27 @@ func Manifest(o Options) ([]byte, error) {
 		}
 	}
 	for _, object := range Objects(o) {
-		raw, err := yaml.Marshal(object)
+		raw, err := document(object)
 		if err != nil {
 			return nil, fmt.Errorf("write %T: %w", object, err)
 		}
-		fmt.Fprintf(&out, "---\n%s", withoutEmptyStatus(raw))
+		fmt.Fprintf(&out, "---\n%s", raw)
 	}
 	return out.Bytes(), nil
 }
 
-// withoutEmptyStatus drops what Go's types write though it says nothing.
-func withoutEmptyStatus(raw []byte) []byte {
-	for _, empty := range []string{"status: {}\n", "status:\n  loadBalancer: {}\n", "spec: {}\n"} {
-		raw = bytes.TrimSuffix(raw, []byte(empty))
+// document writes an object without its status, which Go's types write though it says nothing.
+func document(object any) ([]byte, error) {
+	raw, err := json.Marshal(object)
+	if err != nil {
+		return nil, err
 	}
-	return raw
+	var fields map[string]any
+	if err := json.Unmarshal(raw, &fields); err != nil {
+		return nil, err
+	}
+	delete(fields, "status")
+	return yaml.Marshal(fields)
 }
 
 // Objects returns everything but the custom resource definitions.
