@@ -182,7 +182,7 @@ func (c *Controller) componentStatus(s *service, comp *component, f *facts) v1be
 			t.LatestRevision = &yes
 		}
 		if t.Tag != "" {
-			t.URL = c.url(manifest.TagHost(t.Tag, s.key.Name, comp.name, s.key.Namespace, c.cfg.Domain))
+			t.URL = c.url(manifest.TagHost(t.Tag, manifest.ComponentName(s.key.Name, comp.name), s.key.Namespace, c.cfg.Domain))
 		}
 		cs.Traffic = append(cs.Traffic, t)
 	}

@@ -71,6 +71,19 @@ func (s *service) routeOf(comp *component) smv1alpha1.ComponentRoute {
 	if len(r.Targets) == 1 && r.Targets[0].Tag == manifest.TagLatest && s.asWritten.Annotations[manifest.TagRoutingAnnotation] != "true" {
 		r.Targets[0].Tag = ""
 	}
+	for _, t := range r.Targets {
+		if t.Tag == "" {
+			continue
+		}
+		r.HeaderRules = append(r.HeaderRules, smv1alpha1.HeaderRule{Header: manifest.TagHeader, Value: t.Tag, Tag: t.Tag})
+		if t.Tag == manifest.TagLatest && len(r.Targets) > 1 {
+			r.HeaderRules = append(r.HeaderRules, smv1alpha1.HeaderRule{Header: manifest.TagHeader, Value: manifest.TagCanary, Tag: t.Tag})
+		}
+	}
+	if len(r.Targets) > 0 {
+		// One that can't be read is told as not in effect.
+		r.Sticky, _ = manifest.ParseSticky(s.asWritten.Annotations[manifest.StickyAnnotation])
+	}
 	return r
 }
 
@@ -119,7 +132,7 @@ func (c *Controller) writeRouteStatus(ctx context.Context, s *service, r *smv1al
 		r.Status.URLs = append(r.Status.URLs, smv1alpha1.RouteURL{Component: string(comp.name), URL: c.url(manifest.Host(manifest.ComponentName(s.key.Name, comp.name), s.key.Namespace, c.cfg.Domain))})
 		for _, t := range s.routeOf(comp).Targets {
 			if t.Tag != "" {
-				r.Status.URLs = append(r.Status.URLs, smv1alpha1.RouteURL{Component: string(comp.name), Tag: t.Tag, URL: c.url(manifest.TagHost(t.Tag, s.key.Name, comp.name, s.key.Namespace, c.cfg.Domain))})
+				r.Status.URLs = append(r.Status.URLs, smv1alpha1.RouteURL{Component: string(comp.name), Tag: t.Tag, URL: c.url(manifest.TagHost(t.Tag, manifest.ComponentName(s.key.Name, comp.name), s.key.Namespace, c.cfg.Domain))})
 			}
 		}
 	}

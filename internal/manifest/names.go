@@ -73,15 +73,20 @@ func Host(name, namespace, domain string) string {
 const (
 	TagLatest   = "latest"
 	TagPrevious = "prev"
+	// TagCanary is another name of the newest revision, while it shares traffic.
+	TagCanary = "canary"
 )
+
+// TagHeader names a revision's tag in a request.
+const TagHeader = "X-Stationmaster-Tag"
 
 // TagRoutingAnnotation is KServe's: "true" gives the newest revision a tag at all times.
 const TagRoutingAnnotation = "serving.kserve.io/enable-tag-routing"
 
 // TagHost returns the host that leads to one revision of a component by its tag, whatever its
-// share: Host of "<tag>-<service>-<component>".
-func TagHost(tag, service string, c spec.Component, namespace, domain string) string {
-	return Host(tag+"-"+ComponentName(service, c), namespace, domain)
+// share: Host of "<tag>-<name>", where name is as Host takes it.
+func TagHost(tag, name, namespace, domain string) string {
+	return Host(tag+"-"+name, namespace, domain)
 }
 
 // ClusterHost returns the host of a component inside a cluster,

@@ -257,6 +257,11 @@ func annotationReason(key, value string) string {
 			return "there is one way to deploy, which serves every mode; " + mode + "'s own objects aren't made"
 		}
 		return ""
+	case StickyAnnotation:
+		if _, err := ParseSticky(value); err != nil {
+			return err.Error()
+		}
+		return ""
 	case AutoscalerClassAnnotation:
 		if value == "none" || value == "external" {
 			return ""

@@ -29,11 +29,19 @@ type Table struct {
 type entry struct {
 	*Service
 	predictor, transformer, explainer *Backend
+	// tagged are backends of one target each.
+	tagged map[tagOf]*Backend
+}
+
+type tagOf struct {
+	of  *Backend
+	tag string
 }
 
 type hostEntry struct {
 	entry     *entry
 	component spec.Component
+	tag       string
 }
 
 // Compile builds a table. It keeps its own copy of the slice, not of what the services point
@@ -54,15 +62,17 @@ func Compile(services []Service) *Table {
 	}
 	slices.SortFunc(t.services, older)
 	depths := map[int]bool{}
+	var tagHosts []func() // they come last, so that none takes another service's own host
 	for _, service := range t.services {
 		s := newEntry(service)
 		if _, taken := t.byKey[s.Key]; !taken {
 			t.byKey[s.Key] = s
 		}
 		for _, h := range s.Hosts {
-			name := normalHost(h.Name)
-			if _, taken := t.hosts[name]; !taken && name != "" {
-				t.hosts[name] = hostEntry{s, h.Component}
+			if h.Tag == "" {
+				t.claim(h, s)
+			} else {
+				tagHosts = append(tagHosts, func() { t.claim(h, s) })
 			}
 		}
 		if p := strings.TrimRight(s.PathPrefix, "/"); p != "" {
@@ -76,6 +86,9 @@ func Compile(services []Service) *Table {
 				t.names[n] = append(t.names[n], s)
 			}
 		}
+	}
+	for _, claim := range tagHosts {
+		claim()
 	}
 	for d := range depths {
 		t.depths = append(t.depths, d)
@@ -97,7 +110,30 @@ func newEntry(s *Service) *entry {
 			e.explainer = &b
 		}
 	}
+	for _, b := range []*Backend{e.predictor, e.transformer, e.explainer} {
+		if b == nil {
+			continue
+		}
+		for _, t := range b.Targets {
+			if t.Tag == "" {
+				continue
+			}
+			if e.tagged == nil {
+				e.tagged = map[tagOf]*Backend{}
+			}
+			t.Weight = 100
+			e.tagged[tagOf{b, t.Tag}] = &Backend{Targets: []Target{t}}
+		}
+	}
 	return e
+}
+
+// claim gives a host to a service unless it has one.
+func (t *Table) claim(h Host, s *entry) {
+	name := normalHost(h.Name)
+	if _, taken := t.hosts[name]; !taken && name != "" {
+		t.hosts[name] = hostEntry{s, h.Component, h.Tag}
+	}
 }
 
 // older orders services by creation, those without a time last, then by key.
@@ -147,6 +183,8 @@ type Match struct {
 	Path string
 	Call Call
 	Via  Via
+	// place is that of the client, 0 for one that isn't told apart (see Steer).
+	place uint64
 }
 
 // Match finds the service for an HTTP request by its host, else by its path, else by the
@@ -157,7 +195,7 @@ type Match struct {
 func (t *Table) Match(host, path string) (Match, error) {
 	if t != nil {
 		if h, ok := t.hosts[normalHost(host)]; ok {
-			return h.entry.match(h.component, path, ByHost), nil
+			return h.match(path), nil
 		}
 		if s, rest := t.prefix(path); s != nil {
 			return s.match("", rest, ByPrefix), nil
@@ -182,7 +220,20 @@ func (t *Table) Host(host string) (Match, bool) {
 	if !ok {
 		return Match{}, false
 	}
-	return h.entry.match(h.component, "/", ByHost), true
+	return h.match("/"), true
+}
+
+func (h hostEntry) match(path string) Match {
+	m := h.entry.match(h.component, path, ByHost)
+	if h.tag == "" {
+		return m
+	}
+	tagged := h.entry.tagged[tagOf{m.Backend, h.tag}]
+	if tagged == nil {
+		tagged = &Backend{NotReady: fmt.Sprintf("the %s of service %s has no ready revision with the tag %s", m.Component, m.Service.Key, h.tag)}
+	}
+	m.Backend = tagged
+	return m
 }
 
 // Named finds a service by its namespace and name for a request with a path.
@@ -250,7 +301,7 @@ func (e *entry) backend(c spec.Component) *Backend {
 	return b
 }
 
-// Backends ranges over each component's backend, with its service.
+// Backends ranges over each component's backend, with its service, and over those of tags.
 func (t *Table) Backends(yield func(*Service, *Backend) bool) {
 	if t == nil {
 		return
@@ -259,6 +310,11 @@ func (t *Table) Backends(yield func(*Service, *Backend) bool) {
 		e := t.byKey[s.Key]
 		for _, c := range [...]spec.Component{spec.Predictor, spec.Transformer, spec.Explainer} {
 			if b := e.backend(c); b != &noBackend && !yield(s, b) {
+				return
+			}
+		}
+		for _, b := range e.tagged {
+			if !yield(s, b) {
 				return
 			}
 		}

@@ -14,12 +14,16 @@ func (b *Backend) Pick(rnd uint64, load func(*Endpoint) int64) (*Target, *Endpoi
 // PickExcept is Pick without the endpoint not; it prefers another endpoint of the same
 // revision, so that trying again doesn't shift the shares of traffic.
 func (b *Backend) PickExcept(rnd uint64, load func(*Endpoint) int64, not *Endpoint) (*Target, *Endpoint) {
-	high, low := uint32(rnd>>32), uint32(rnd)
+	return b.choose(uint32(rnd>>32), not, func(t *Target) *Endpoint { return t.pick(uint32(rnd), load, not) })
+}
+
+// choose takes the revision at high of all weights, and the endpoint that pick takes of it.
+func (b *Backend) choose(high uint32, not *Endpoint, pick func(*Target) *Endpoint) (*Target, *Endpoint) {
 	if not != nil {
 		for i := range b.Targets {
 			t := &b.Targets[i]
 			if t.holds(not) && t.Weight > 0 {
-				if e := t.pick(low, load, not); e != nil {
+				if e := pick(t); e != nil {
 					return t, e
 				}
 			}
@@ -42,7 +46,7 @@ func (b *Backend) PickExcept(rnd uint64, load func(*Endpoint) int64, not *Endpoi
 			continue
 		}
 		if at -= t.Weight; at < 0 {
-			return t, t.pick(low, load, not)
+			return t, pick(t)
 		}
 	}
 	panic("BUG: weights changed while a target was picked")

@@ -33,6 +33,8 @@ type Service struct {
 type Host struct {
 	Name      string
 	Component spec.Component
+	// Tag, if any, leads to the one target that has it. Such a host yields to one without a tag.
+	Tag string
 }
 
 // Backend is what serves one component.
@@ -43,11 +45,16 @@ type Backend struct {
 	// Returning says that there is no ready endpoint but soon will be, for what served a moment
 	// ago is being started again; requests may wait for it.
 	Returning bool
+	// Rules and Sticky are what Steer applies.
+	Rules  []HeaderRule
+	Sticky Sticky
 }
 
 // Target is one revision with its share of the traffic.
 type Target struct {
 	Revision string
+	// Tag is a name under which the target is called alone, whatever its weight; empty for none.
+	Tag string
 	// Weight in percent, 0 to 100; those of a backend sum to 100 when any endpoint is ready.
 	Weight int
 	// Digest of the revision's model, "sha256:…"; empty when it has none.

@@ -58,6 +58,7 @@ func Line(s Service) route.Service {
 	for i := range s.Components {
 		comp := &s.Components[i]
 		r.Hosts = append(r.Hosts, s.hosts(comp)...)
+		r.Hosts = append(r.Hosts, s.tagHosts(comp, comp.Name == r.Entry)...)
 		r.Components[comp.Name] = s.backend(comp)
 		if comp.Name == r.Entry && len(comp.Route.Targets) > 0 {
 			if rev := s.revision(comp.Route.Targets[0].RevisionName); rev != nil {
@@ -91,6 +92,31 @@ func (s *Service) hosts(comp *Component) []route.Host {
 	return out
 }
 
+// tagHosts are the names that lead to one target of a component: of the component's own host, and
+// of the service's where outside requests meet that component first.
+func (s *Service) tagHosts(comp *Component, entry bool) []route.Host {
+	var out []route.Host
+	for _, t := range comp.Route.Targets {
+		if t.Tag == "" {
+			continue
+		}
+		names := []string{t.Tag}
+		if t.Tag == manifest.TagLatest && len(comp.Route.Targets) > 1 {
+			names = append(names, manifest.TagCanary)
+		}
+		for _, name := range names {
+			of := func(host string) route.Host {
+				return route.Host{Name: manifest.TagHost(name, host, s.Key.Namespace, s.Domain), Component: comp.Name, Tag: t.Tag}
+			}
+			out = append(out, of(manifest.ComponentName(s.Key.Name, comp.Name)))
+			if entry {
+				out = append(out, of(s.Key.Name))
+			}
+		}
+	}
+	return out
+}
+
 func (s *Service) backend(comp *Component) route.Backend {
 	var b route.Backend
 	for _, target := range comp.Route.Targets {
@@ -99,8 +125,15 @@ func (s *Service) backend(comp *Component) route.Backend {
 			continue
 		}
 		if t := s.target(rev, int(target.Percent)); len(t.Endpoints) > 0 {
+			t.Tag = target.Tag
 			b.Targets = append(b.Targets, t)
 		}
+	}
+	for _, r := range comp.Route.HeaderRules {
+		b.Rules = append(b.Rules, route.HeaderRule{Header: r.Header, Value: r.Value, Tag: r.Tag})
+	}
+	if sticky := comp.Route.Sticky; sticky != nil {
+		b.Sticky = route.Sticky{Header: sticky.Header, Cookie: sticky.Cookie}
 	}
 	if len(b.Targets) > 0 {
 		return b

@@ -126,3 +126,38 @@ func TestLineOfAServiceWithATransformerInACluster(t *testing.T) {
 		t.Errorf("entry %s, timeout %v, created %v, prefix %s", got.Entry, got.Timeout, got.Created, got.PathPrefix)
 	}
 }
+
+func TestTagsHaveHostsRulesAndSticky(t *testing.T) {
+	r1, r2 := revision("iris-predictor-00001", "predictor"), revision("iris-predictor-00002", "predictor")
+	comp := routed("predictor", r2.Name, 0, r1.Name, 100)
+	comp.Targets[0].Tag, comp.Targets[1].Tag = "latest", "prev"
+	comp.HeaderRules = []smv1alpha1.HeaderRule{{Header: "X-Tag", Value: "canary", Tag: "latest"}}
+	comp.Sticky = &smv1alpha1.Sticky{Cookie: "user"}
+	got := routing.Line(routing.Service{
+		Key: spec.ServiceKey{Namespace: "team", Name: "iris"}, Domain: "example.com",
+		Components: []routing.Component{{Name: spec.Predictor, Route: comp}},
+		Revisions:  []smv1alpha1.Revision{r1, r2},
+		Observed:   spec.Observed{Replicas: []spec.Replica{replica(r1.Name, "a", spec.Ready), replica(r2.Name, "b", spec.Ready)}},
+	})
+	tags := map[string]string{}
+	for _, h := range got.Hosts {
+		if h.Tag != "" {
+			tags[h.Name] = h.Tag
+		}
+	}
+	want := map[string]string{
+		"latest-iris-team.example.com": "latest", "latest-iris-predictor-team.example.com": "latest",
+		"canary-iris-team.example.com": "latest", "canary-iris-predictor-team.example.com": "latest",
+		"prev-iris-team.example.com": "prev", "prev-iris-predictor-team.example.com": "prev",
+	}
+	if diff := cmp.Diff(want, tags); diff != "" {
+		t.Errorf("hosts of tags (-want +got):\n%s", diff)
+	}
+	b := got.Components[spec.Predictor]
+	if b.Targets[0].Tag != "latest" || b.Targets[0].Weight != 0 || b.Targets[1].Tag != "prev" {
+		t.Errorf("targets %+v", b.Targets)
+	}
+	if len(b.Rules) != 1 || b.Rules[0] != (route.HeaderRule{Header: "X-Tag", Value: "canary", Tag: "latest"}) || b.Sticky != (route.Sticky{Cookie: "user"}) {
+		t.Errorf("rules %+v, sticky %+v", b.Rules, b.Sticky)
+	}
+}

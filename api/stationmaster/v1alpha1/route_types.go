@@ -69,6 +69,26 @@ type ComponentRoute struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	HeaderRules []HeaderRule `json:"headerRules,omitempty"`
+	// What tells clients apart whose requests stay on one target; absent means that each
+	// request goes by the percents.
+	// +optional
+	Sticky *Sticky `json:"sticky,omitempty"`
+}
+
+// Sticky names what tells clients apart: a header or a cookie.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.header) != has(self.cookie)",message="set header or cookie, one of the two"
+type Sticky struct {
+	// The header's name; case doesn't matter.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Header string `json:"header,omitempty"`
+	// The cookie's name.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Cookie string `json:"cookie,omitempty"`
 }
 
 // RouteTarget is a revision that gets requests.

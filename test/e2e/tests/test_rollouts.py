@@ -109,3 +109,29 @@ def test_ten_updates_under_load_lose_no_request(own_up):
             until_rolled_out(own_up, f"iris-predictor-{n + 1:05d}")
     print("requests during ten updates:", load.good)
     assert load.good > 1000 and not load.bad, (load.good, load.bad[:5])
+
+
+def test_a_tag_leads_to_its_revision_by_host_and_by_header(canary_up):
+    canary_up.apply(shaped(2, 0))
+    until_split(canary_up, {R1: 100, R2: 0})
+    for tag, revision in {"canary": R2, "latest": R2, "prev": R1}.items():
+        assert set(ask_many(canary_up, 40, host=f"{tag}-iris-default.localhost")) == {revision}
+        assert set(ask_many(canary_up, 40, {"X-Stationmaster-Tag": tag})) == {revision}
+    urls = {t["tag"]: t["url"] for t in predictor(canary_up)["traffic"]}
+    assert urls == {tag: f"http://{tag}-iris-predictor-default.localhost:{canary_up.http_port}" for tag in ("latest", "prev")}
+
+
+def test_a_sticky_client_stays_on_one_revision(canary_up):
+    manifest = shaped(2, 50)
+    manifest["metadata"]["annotations"] = {"stationmaster.dev/sticky": "header=X-User"}
+    canary_up.apply(manifest)
+    until_split(canary_up, {R1: 50, R2: 50})
+    # The table follows within a moment.
+    eventually(lambda: len(ask_many(canary_up, 40, {"X-User": "u0"})) == 1, 10)
+    seen = collections.Counter()
+    for i in range(100):
+        answers = ask_many(canary_up, 8, {"X-User": f"u{i}"})
+        assert len(answers) == 1, (i, answers)
+        seen.update(answers.keys())
+    print("clients by revision:", dict(seen))
+    assert min(seen[R1], seen[R2]) > 25, seen
