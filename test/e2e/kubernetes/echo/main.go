@@ -1,0 +1,81 @@
+// Command echo is what the tests run in pods: it tells its name, shows files that it sees, and
+// asks other addresses on behalf of whoever asks it.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := serve(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "echo:", err)
+		os.Exit(1)
+	}
+}
+
+func serve(ctx context.Context) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", name)
+	mux.HandleFunc("GET /file", file)
+	mux.HandleFunc("GET /get", get)
+	server := &http.Server{Addr: ":8080", Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	go func() {
+		<-ctx.Done()
+		server.Close() //nolint:errcheck // the program ends with it
+	}()
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// name tells the pod's name and the user that it runs as.
+func name(w http.ResponseWriter, _ *http.Request) {
+	host, err := os.Hostname()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	fmt.Fprintf(w, "%s %d\n", host, os.Getuid())
+}
+
+// file shows the file at ?path=.
+func file(w http.ResponseWriter, r *http.Request) {
+	content, err := os.ReadFile(r.FormValue("path"))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusNotFound)
+		return
+	}
+	w.Write(content)
+}
+
+// client makes a connection for each request, so that a Service balances each.
+var client = http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
+// get answers what ?url= answers.
+func get(w http.ResponseWriter, r *http.Request) {
+	req, err := http.NewRequestWithContext(r.Context(), http.MethodGet, r.FormValue("url"), http.NoBody)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadGateway)
+		return
+	}
+	defer resp.Body.Close()
+	w.WriteHeader(resp.StatusCode)
+	io.Copy(w, resp.Body) //nolint:errcheck // the client sees a short answer
+}
