@@ -14,6 +14,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
@@ -52,6 +53,10 @@ type Config struct {
 // settle is how long changes are collected before the table is compiled anew: a thousand
 // replicas that become ready together then cost a few tables, not a thousand.
 const settle = 10 * time.Millisecond
+
+// unknownKinds is how long to wait where the kinds aren't there yet: on a first installation
+// the gateway may start before the API server has them.
+const unknownKinds = time.Second
 
 // Follower follows one cluster. Make it with New and drive it with Run.
 type Follower struct {
@@ -117,8 +122,16 @@ func (f *Follower) Run(ctx context.Context) error {
 			f.queue.Add(key)
 		}
 	})
-	if err := f.watch(ctx); err != nil {
-		return err
+	for err := f.watch(ctx); err != nil; err = f.watch(ctx) {
+		if !meta.IsNoMatchError(err) {
+			return err
+		}
+		f.cfg.Logger.WarnContext(ctx, "the cluster doesn't know our kinds; asking again", "err", err)
+		select {
+		case <-time.After(unknownKinds):
+		case <-ctx.Done():
+			return because(ctx, failed)
+		}
 	}
 	if !f.cache.WaitForCacheSync(ctx) {
 		return because(ctx, failed)
@@ -151,20 +164,25 @@ func because(ctx context.Context, failed <-chan error) error {
 
 // watch turns changes of objects into work.
 func (f *Follower) watch(ctx context.Context) error {
-	for _, w := range []struct {
-		object client.Object
-		key    func(client.Object) spec.ServiceKey
+	ofItself := func(o client.Object) spec.ServiceKey {
+		return spec.ServiceKey{Namespace: o.GetNamespace(), Name: o.GetName()}
+	}
+	watches := []struct {
+		object   client.Object
+		key      func(client.Object) spec.ServiceKey
+		informer cache.Informer
 	}{
-		{&v1beta1.InferenceService{}, func(o client.Object) spec.ServiceKey {
-			return spec.ServiceKey{Namespace: o.GetNamespace(), Name: o.GetName()}
-		}},
-		{&smv1alpha1.Route{}, ofService},
-		{&smv1alpha1.Revision{}, ofService},
-	} {
-		informer, err := f.cache.GetInformer(ctx, w.object)
-		if err != nil {
-			return fmt.Errorf("watch %T: %w", w.object, err)
+		{object: &v1beta1.InferenceService{}, key: ofItself},
+		{object: &smv1alpha1.Route{}, key: ofService},
+		{object: &smv1alpha1.Revision{}, key: ofService},
+	}
+	for i := range watches {
+		var err error
+		if watches[i].informer, err = f.cache.GetInformer(ctx, watches[i].object); err != nil {
+			return fmt.Errorf("watch %T: %w", watches[i].object, err)
 		}
+	}
+	for _, w := range watches {
 		enqueue := func(obj any) {
 			if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
 				obj = gone.Obj
@@ -173,7 +191,7 @@ func (f *Follower) watch(ctx context.Context) error {
 				f.queue.Add(w.key(o))
 			}
 		}
-		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		if _, err := w.informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 			AddFunc: enqueue, UpdateFunc: func(_, obj any) { enqueue(obj) }, DeleteFunc: enqueue,
 		}); err != nil {
 			return fmt.Errorf("watch %T: %w", w.object, err)
