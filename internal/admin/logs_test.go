@@ -14,11 +14,11 @@ import (
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
-// endless is a log that says one line and then nothing until its context or itself ends.
+// endless is a log that says one line and then nothing until it is left or over.
 type endless struct {
-	ctx  context.Context
+	left <-chan struct{}
+	over <-chan struct{}
 	said bool
-	over chan struct{}
 }
 
 func (e *endless) Read(b []byte) (int, error) {
@@ -27,7 +27,7 @@ func (e *endless) Read(b []byte) (int, error) {
 		return copy(b, "engine starts\n"), nil
 	}
 	select {
-	case <-e.ctx.Done():
+	case <-e.left:
 	case <-e.over:
 	}
 	return 0, io.EOF
@@ -67,7 +67,7 @@ func door(t *testing.T, open func(context.Context, LogQuery) (io.ReadCloser, err
 }
 
 func TestAFollowedLogEndsByAWordWhenTheControlPlaneStops(t *testing.T) {
-	dir, _, stop := door(t, func(ctx context.Context, _ LogQuery) (io.ReadCloser, error) { return &endless{ctx: ctx}, nil })
+	dir, _, stop := door(t, func(ctx context.Context, _ LogQuery) (io.ReadCloser, error) { return &endless{left: ctx.Done()}, nil })
 	log, err := OpenLogs(t.Context(), dir, LogQuery{Service: spec.ServiceKey{Namespace: "default", Name: "iris"}, Follow: true})
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestAFollowedLogEndsByAWordWhenTheControlPlaneStops(t *testing.T) {
 func TestAFollowedLogEndsPlainlyWhenItsReplicaIsGone(t *testing.T) {
 	over := make(chan struct{})
 	dir, _, _ := door(t, func(ctx context.Context, _ LogQuery) (io.ReadCloser, error) {
-		return &endless{ctx: ctx, over: over}, nil
+		return &endless{left: ctx.Done(), over: over}, nil
 	})
 	log, err := OpenLogs(t.Context(), dir, LogQuery{Follow: true, Service: spec.ServiceKey{Namespace: "default", Name: "iris"}})
 	if err != nil {
@@ -146,7 +146,7 @@ func TestLogsAreForTheBearerOfTheToken(t *testing.T) {
 		if want := (LogQuery{Service: q.Service, Component: spec.Transformer, Replica: "r", Container: "c", Tail: 3, Previous: true}); q != want {
 			t.Errorf("asked for %+v, want %+v", q, want)
 		}
-		return &endless{ctx: context.Background(), over: closed}, nil
+		return &endless{over: closed}, nil
 	})
 	q := LogQuery{Component: spec.Transformer, Replica: "r", Container: "c", Tail: 3, Previous: true}
 	for name, want := range map[string]error{"iris": nil, "gone": errdef.ErrNotFound, "broken": errdef.ErrInternal} {
