@@ -65,7 +65,7 @@ var rooms = map[string]room{
 	"internal/gateway/upstream":      {layer: 2, may: []string{"internal/errdef"}, never: []string{"k8s.io/", "os/exec", "google.golang.org/grpc"}},
 	"internal/gateway":               {layer: 3, may: []string{"api/oip", "internal/spec", "internal/errdef", "internal/state", "internal/route", "internal/wire", "internal/gateway/convert", "internal/gateway/frame", "internal/gateway/grpcpool", "internal/gateway/upstream"}, never: []string{"k8s.io/", "os/exec"}},
 	"internal/follow":                {layer: 4, may: []string{"api", "internal/spec", "internal/route", "internal/routing", "internal/state"}, never: []string{"os/exec"}},
-	"internal/rollout":               {layer: 4, may: []string{"api", "internal/errdef"}, never: []string{"os/exec"}},
+	"internal/rollout":               {layer: 4, may: []string{"api", "internal/errdef"}},
 	"internal/install":               {layer: 4, may: []string{"config/crd"}, never: []string{"os/exec", "k8s.io/client-go/rest"}},
 	"internal/admin":                 {layer: 4, may: []string{"internal/spec", "internal/errdef"}, never: []string{"os/exec"}},
 	"internal/app":                   {layer: 5, may: []string{"api", "config", "internal"}},
