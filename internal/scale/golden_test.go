@@ -1,6 +1,7 @@
 package scale_test
 
 import (
+	"flag"
 	"math"
 	"testing"
 	"time"
@@ -8,6 +9,8 @@ import (
 	"stationmaster.dev/stationmaster/internal/scale"
 	"stationmaster.dev/stationmaster/internal/scale/scaletest"
 )
+
+var recordings = flag.String("recordings", "../../test/golden/kpa", "folder with recordings of Knative's autoscaler")
 
 // TestKnativesOwnDecisions replays what Knative's autoscaler did, recorded by
 // tools/kpa-golden. With StaleAfter at zero the replicas, the wish, the mode, both averages,
@@ -47,7 +50,7 @@ func near(a, b float64) bool { return math.Abs(a-b) <= 1e-6 }
 
 func load(t testing.TB) []scaletest.Trace {
 	t.Helper()
-	traces, err := scaletest.Load("../../test/golden/kpa")
+	traces, err := scaletest.Load(*recordings)
 	if err != nil {
 		t.Fatal(err)
 	}

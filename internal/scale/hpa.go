@@ -252,7 +252,9 @@ func (h *HPA) Decide(now time.Time, o Observed, measured []Measurement) Decision
 	return d
 }
 
-// notice remembers a change of what was asked for since the last decision.
+// notice remembers a change of what was asked for since the last decision, for as long as a
+// policy of either direction looks back. (Kubernetes forgets it by the policies of its own
+// direction, so that one that looks back further miscounts.)
 func (h *HPA) notice(now time.Time, asked int) {
 	keep := max(longest(h.cfg.Behavior.ScaleUp), longest(h.cfg.Behavior.ScaleDown))
 	switch {

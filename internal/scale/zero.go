@@ -15,22 +15,23 @@ const (
 
 // settle turns what the metric asks for into the number to run: bounds first, then the way
 // to zero, then the phase. (Knative: scaler.scale and computeActiveCondition of the KPA's
-// reconciler. It comes back at once when it applied nothing and the phase has changed, and so
-// does this.)
+// reconciler. It comes back at once when its status has changed, and so does this.)
 func (s *Scaler) settle(now time.Time, o Observed, d *Decision) {
 	var why Reasons
-	for range 3 {
-		before := s.phase
+	applied := false
+	for range 4 {
+		phase, initialized := s.phase, s.initialized
 		want, reason, apply := s.bounded(now, o, d.Wanted)
 		s.enter(now, o, want)
 		s.hold(now, want, d)
-		why, d.Replicas = reason, want
-		if apply {
-			break
+		switch {
+		case apply && (!applied || want != d.Replicas):
+			d.Replicas, why, applied = want, reason, true
+		case !applied:
+			d.Replicas, why = s.keep(o)
+			why |= reason
 		}
-		d.Replicas, reason = s.keep(o)
-		why |= reason
-		if s.phase == before {
+		if s.phase == phase && s.initialized == initialized {
 			break
 		}
 	}

@@ -33,7 +33,11 @@ import (
 	paresources "knative.dev/serving/pkg/reconciler/autoscaling/resources"
 )
 
-var out = flag.String("out", "", "folder to write the recordings to; empty compares nothing and writes nothing")
+var (
+	out    = flag.String("out", "", "folder to write the recordings to; without it nothing is written")
+	random = flag.Int("random", 0, "record so many traces by chance in place of the ones that have names")
+	seed   = flag.Uint64("seed", 1, "what chance starts from")
+)
 
 // recording is a trace and what Knative did with it. Load and Ready have a value a second; the
 // rest a value a decision, made half a second after the second in At.
@@ -63,7 +67,11 @@ type recording struct {
 }
 
 func TestRecord(t *testing.T) {
-	for _, tr := range traces {
+	named := traces
+	if *random > 0 {
+		named = randomTraces(*random, *seed)
+	}
+	for _, tr := range named {
 		t.Run(tr.name, func(t *testing.T) {
 			var r recording
 			synctest.Test(t, func(t *testing.T) { r = record(t, tr) })
@@ -173,7 +181,8 @@ func record(t *testing.T, tr trace) recording {
 
 	// Second 0 has passed; samples come on the second, decisions half a second later, and
 	// the reconciler right after them.
-	r.Load, r.Ready = append(r.Load, nil), append(r.Ready, 0)
+	ready, _ := c.ReadyCount()
+	r.Load, r.Ready = append(r.Load, nil), append(r.Ready, ready)
 	for c.now = 1; c.now < tr.seconds; c.now++ {
 		c.second(ctx, t, &r)
 		time.Sleep(250 * time.Millisecond)

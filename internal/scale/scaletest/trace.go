@@ -78,7 +78,7 @@ var start = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 // Replay feeds the recorded load and ready replicas to a scaler and returns its decision at
 // each recorded one. What was asked for is its own last decision.
 func (t *Trace) Replay(cfg scale.Config) ([]scale.Decision, error) {
-	o := scale.Observed{Asked: t.InitialReplicas}
+	o := scale.Observed{Asked: t.InitialReplicas, Ready: t.Ready[0]}
 	s, err := scale.New(cfg, start.Add(500*time.Millisecond), o)
 	if err != nil {
 		return nil, err
