@@ -4,6 +4,7 @@ package plan
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"stationmaster.dev/stationmaster/internal/spec"
@@ -28,10 +29,22 @@ type Component struct {
 	// Canary is the percent of the traffic that Latest is to get beside the revision that was
 	// rolled out last, 0 to 100. Nil means 100: Latest is rolled out.
 	Canary *int
+	// Variants take shares of their own from all that Latest and its predecessor have. While Latest
+	// is empty those of the last plan stay.
+	Variants []Variant
 	// Replicas wanted of the revision that serves; zero stops the component.
 	Replicas int
 	// Last is what the last plan said of this component; zero at first.
 	Last Rollout
+}
+
+// Variant is a revision with a share of its own.
+type Variant struct {
+	Revision string
+	// Percent, 0 to 100; those of one component sum to at most 100.
+	Percent int
+	// Replicas wanted; zero means what the share needs, and one at least.
+	Replicas int
 }
 
 // Assignment asks for replicas of one revision.
@@ -62,6 +75,8 @@ type Rollout struct {
 	Previous string
 	// Share is the percent of the traffic that Latest gets while it and RolledOut are ready.
 	Share int
+	// Variants are those that run.
+	Variants []Variant
 	// Draining are revisions that lost their traffic less than DrainDelay ago.
 	Draining []Drain
 	// Settled says that all is as the manifest asks. Next doesn't read it.
@@ -129,9 +144,10 @@ type rollout struct {
 
 // freeze keeps what runs, at the shares it has, while the manifest can't be compiled.
 func (r *rollout) freeze() {
-	if r.Last.RolledOut == "" && r.ready(r.Last.Latest) == 0 {
+	if r.Last.RolledOut == "" && r.ready(r.Last.Latest) == 0 && len(r.Last.Variants) == 0 {
 		return
 	}
+	r.Variants = r.Last.Variants
 	r.Latest, r.percent = cmp.Or(r.Last.Latest, r.Last.RolledOut), r.Last.Share
 	if r.Latest == r.Last.RolledOut {
 		r.percent = 100
@@ -160,8 +176,13 @@ func (r *rollout) step(p *Plan) {
 		r.next.RolledOut, r.next.Share = r.Latest, 100
 	case enough:
 		r.next.Share = r.percent
-	case r.Last.Latest != r.Latest:
+	case r.Last.Latest != r.Latest: // a variant that is promoted keeps its share meanwhile
 		r.next.Share = 0
+		for _, v := range r.Last.Variants {
+			if v.Revision == r.Latest {
+				r.next.Share = min(v.Percent, r.percent)
+			}
+		}
 	default: // it lost replicas, or gets more of them: it keeps what it had
 		r.next.Share = min(r.Last.Share, r.percent)
 	}
@@ -178,8 +199,9 @@ func (r *rollout) step(p *Plan) {
 	if back != "" {
 		p.assign(r.Component, back, r.Replicas)
 	}
-	r.keepDraining(p, back)
-	r.share(p)
+	r.variants(p)
+	r.keepDraining(p)
+	p.Traffic = append(p.Traffic, r.withVariants(r.shares())...)
 	p.Rollouts = append(p.Rollouts, r.next)
 }
 
@@ -212,14 +234,71 @@ func (r *rollout) replicasOfLatest() int {
 	if r.next.RolledOut == "" || r.next.RolledOut == r.Latest {
 		return r.Replicas
 	}
-	return max(1, (r.Replicas*r.percent+99)/100)
+	return r.needs(r.percent)
 }
 
-// share divides the traffic among the two revisions as far as they are ready. Nothing else gets
+// needs is how many replicas a share needs.
+func (r *rollout) needs(percent int) int { return max(1, (r.Replicas*percent+99)/100) }
+
+// variants assigns the variants, and lets those go that are no more.
+func (r *rollout) variants(p *Plan) {
+	for _, v := range r.Variants {
+		p.assign(r.Component, v.Revision, cmp.Or(v.Replicas, r.needs(v.Percent)))
+	}
+	for _, v := range r.Last.Variants {
+		r.drain(v.Revision)
+	}
+	r.next.Variants = r.Variants
+}
+
+// withVariants gives ready variants their shares, and the rest to what base has; all of it where
+// base has nothing.
+func (r *rollout) withVariants(base []Share) []Share {
+	ready, taken := []Share(nil), 0
+	for _, v := range r.Variants {
+		if r.ready(v.Revision) > 0 {
+			ready = append(ready, Share{Component: r.Name, Revision: v.Revision, Percent: v.Percent})
+			taken += v.Percent
+		}
+	}
+	switch {
+	case len(ready) == 0 || len(base) == 0 && taken == 0:
+		return base
+	case len(base) == 0:
+		scale(ready, 100)
+	default:
+		scale(base, 100-taken)
+	}
+	for _, v := range ready {
+		same := slices.IndexFunc(base, func(s Share) bool { return s.Revision == v.Revision })
+		if same < 0 {
+			base = append(base, v)
+		} else {
+			base[same].Percent += v.Percent
+		}
+	}
+	return base
+}
+
+// scale makes shares sum to total in the proportions that they have; the last gets what rounding
+// leaves.
+func scale(shares []Share, total int) {
+	sum, left := 0, total
+	for _, s := range shares {
+		sum += s.Percent
+	}
+	for i := range shares {
+		shares[i].Percent = shares[i].Percent * total / sum
+		left -= shares[i].Percent
+	}
+	shares[len(shares)-1].Percent += left
+}
+
+// shares divides the traffic among the two revisions as far as they are ready. Nothing else gets
 // the share of a pinned service's stable revision.
-func (r *rollout) share(p *Plan) {
+func (r *rollout) shares() (out []Share) {
 	add := func(revision string, percent int) {
-		p.Traffic = append(p.Traffic, Share{Component: r.Name, Revision: revision, Percent: percent})
+		out = append(out, Share{Component: r.Name, Revision: revision, Percent: percent})
 	}
 	stable, latest := r.next.RolledOut, r.ready(r.Latest) > 0
 	switch {
@@ -237,6 +316,7 @@ func (r *rollout) share(p *Plan) {
 		add(r.Latest, r.next.Share)
 		add(stable, 100-r.next.Share)
 	}
+	return out
 }
 
 // drain notes that a revision lost its traffic.
@@ -254,11 +334,11 @@ func (r *rollout) drain(revision string) {
 }
 
 // keepDraining assigns what drains and isn't wanted otherwise, and forgets what has drained.
-func (r *rollout) keepDraining(p *Plan, back string) {
+func (r *rollout) keepDraining(p *Plan) {
 	var kept []Drain
 	for _, d := range r.next.Draining {
 		end := d.Since.Add(DrainDelay)
-		if !r.now.Before(end) || d.Revision == r.Latest || d.Revision == r.next.RolledOut || d.Revision == back {
+		if !r.now.Before(end) || p.assigns(r.Name, d.Revision) {
 			continue
 		}
 		kept = append(kept, d)
@@ -274,7 +354,18 @@ func (p *Plan) again(at time.Time) {
 	}
 }
 
+func (p *Plan) assigns(c spec.Component, revision string) bool {
+	return slices.ContainsFunc(p.Assignments, func(a Assignment) bool { return a.Component == c && a.Revision == revision })
+}
+
+// assign asks for replicas; of two wishes for one revision the greater counts.
 func (p *Plan) assign(c Component, revision string, replicas int) {
+	for i := range p.Assignments {
+		if a := &p.Assignments[i]; a.Component == c.Name && a.Revision == revision {
+			a.Replicas = max(a.Replicas, replicas)
+			return
+		}
+	}
 	p.Assignments = append(p.Assignments, Assignment{Component: c.Name, Revision: revision, Replicas: replicas})
 }
 

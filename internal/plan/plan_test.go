@@ -1,6 +1,8 @@
 package plan_test
 
 import (
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -140,6 +142,31 @@ func TestNext(t *testing.T) {
 			component: plan.Component{Latest: "r2", Canary: percent(10), Replicas: 1, Last: roll{Latest: "r2", RolledOut: "r1", Share: 10}}, ready: map[string]int{"r2": 1},
 			wantReplicas: replicas{"r2": 1, "r1": 1}, wantShares: shares{"r2": 100}, wantRolledOut: "r1", wantSettled: true,
 		},
+		"variants get their shares when they are ready, and the stable revision the rest": {
+			component:    plan.Component{Latest: "r1", Replicas: 4, Last: roll{Latest: "r1", RolledOut: "r1", Share: 100}, Variants: []plan.Variant{{Revision: "r2", Percent: 30}, {Revision: "r3", Percent: 20}}},
+			ready:        map[string]int{"r1": 4, "r2": 2},
+			wantReplicas: replicas{"r1": 4, "r2": 2, "r3": 1}, wantShares: shares{"r1": 70, "r2": 30}, wantRolledOut: "r1", wantSettled: true,
+		},
+		"a variant at zero runs, and is reached by its tag alone": {
+			component:    plan.Component{Latest: "r1", Replicas: 4, Last: roll{Latest: "r1", RolledOut: "r1", Share: 100}, Variants: []plan.Variant{{Revision: "r2", Replicas: 2}}},
+			ready:        map[string]int{"r1": 4, "r2": 1},
+			wantReplicas: replicas{"r1": 4, "r2": 2}, wantShares: shares{"r1": 100, "r2": 0}, wantRolledOut: "r1", wantSettled: true,
+		},
+		"variants share all while nothing else is ready": {
+			component:    plan.Component{Latest: "r1", Replicas: 1, Last: roll{Latest: "r1", RolledOut: "r1", Share: 100}, Variants: []plan.Variant{{Revision: "r2", Percent: 30}, {Revision: "r3", Percent: 10}}},
+			ready:        map[string]int{"r2": 1, "r3": 1},
+			wantReplicas: replicas{"r1": 1, "r2": 1, "r3": 1}, wantShares: shares{"r2": 75, "r3": 25}, wantRolledOut: "r1",
+		},
+		"a variant that is promoted keeps its share until it has all replicas": {
+			component:    plan.Component{Latest: "r2", Replicas: 2, Last: roll{Latest: "r1", RolledOut: "r1", Share: 100, Variants: []plan.Variant{{Revision: "r2", Percent: 30}}}},
+			ready:        map[string]int{"r1": 2, "r2": 1},
+			wantReplicas: replicas{"r1": 2, "r2": 2}, wantShares: shares{"r1": 70, "r2": 30}, wantRolledOut: "r1",
+		},
+		"a variant that is taken away drains": {
+			component:    plan.Component{Latest: "r1", Replicas: 1, Last: roll{Latest: "r1", RolledOut: "r1", Share: 100, Variants: []plan.Variant{{Revision: "r2", Percent: 30}}}},
+			ready:        map[string]int{"r1": 1, "r2": 1},
+			wantReplicas: replicas{"r1": 1, "r2": 1}, wantShares: shares{"r1": 100}, wantRolledOut: "r1", wantSettled: true, wantAgain: t0.Add(plan.DrainDelay),
+		},
 		"a pinned service's canary doesn't": {
 			component: plan.Component{Latest: "r2", Canary: percent(0), Replicas: 1, Last: roll{Latest: "r2", RolledOut: "r1"}}, ready: map[string]int{"r2": 1},
 			wantReplicas: replicas{"r2": 1, "r1": 1}, wantShares: shares{}, wantRolledOut: "r1", wantSettled: true,
@@ -181,6 +208,16 @@ func drawComponent(t *rapid.T) plan.Component {
 	if rapid.Bool().Draw(t, "canary") {
 		c.Canary = percent(rapid.SampledFrom([]int{0, 1, 10, 50, 99, 100}).Draw(t, "percent"))
 	}
+	left := 100
+	for _, r := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"r1", "r2", "r3"}), 0, 3, rapid.ID).Draw(t, "variants") {
+		v := plan.Variant{Revision: r, Percent: rapid.IntRange(0, left).Draw(t, "variant percent"), Replicas: rapid.IntRange(0, 2).Draw(t, "variant replicas")}
+		left -= v.Percent
+		if rapid.Bool().Draw(t, "last variant") {
+			c.Last.Variants = append(c.Last.Variants, v)
+		} else {
+			c.Variants = append(c.Variants, v)
+		}
+	}
 	for _, r := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"r1", "r2", "r3"}), 0, 3, rapid.ID).Draw(t, "draining") {
 		age := time.Duration(rapid.IntRange(0, 3000).Draw(t, "age")) * time.Millisecond
 		c.Last.Draining = append(c.Last.Draining, plan.Drain{Revision: r, Since: t0.Add(-age)})
@@ -209,15 +246,16 @@ func TestNextProperties(t *testing.T) {
 			}
 			assigned[a.Revision] = true
 		}
-		sum := 0
+		sum, shared := 0, map[string]bool{}
 		for _, s := range got.Traffic {
 			sum += s.Percent
 			if ready[s.Revision] == 0 || !assigned[s.Revision] {
 				t.Fatalf("traffic to %s, which has %d ready replicas and assigned=%v", s.Revision, ready[s.Revision], assigned[s.Revision])
 			}
-			if s.Percent < 0 {
-				t.Fatalf("share %+v", s)
+			if s.Percent < 0 || shared[s.Revision] {
+				t.Fatalf("shares %+v", got.Traffic)
 			}
+			shared[s.Revision] = true
 		}
 		if sum != 0 && sum != 100 {
 			t.Fatalf("shares sum to %d", sum)
@@ -242,7 +280,7 @@ func TestNoRequestIsLostThroughAnyEdits(t *testing.T) {
 		ready, now, served := map[string]int{}, t0, false
 		before := shares{}
 		for range rapid.IntRange(5, 40).Draw(t, "steps") {
-			switch rapid.SampledFrom([]string{"edit", "percent", "wait", "wait", "wait", "invalid"}).Draw(t, "what") {
+			switch rapid.SampledFrom([]string{"edit", "percent", "variants", "wait", "wait", "wait", "invalid"}).Draw(t, "what") {
 			case "edit":
 				c.Latest = rapid.SampledFrom([]string{"r1", "r2", "r3"}).Draw(t, "revision")
 			case "percent":
@@ -252,6 +290,13 @@ func TestNoRequestIsLostThroughAnyEdits(t *testing.T) {
 				}
 			case "invalid":
 				c.Latest = ""
+			case "variants":
+				if c.Variants = nil; c.Last.RolledOut == "" {
+					break // what serves alone would be taken away by hand
+				}
+				for _, r := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"r1", "r2", "r3"}), 0, 2, rapid.ID).Draw(t, "variants") {
+					c.Variants = append(c.Variants, plan.Variant{Revision: r, Percent: rapid.SampledFrom([]int{0, 10, 50}).Draw(t, "share")})
+				}
 			case "wait":
 				now = now.Add(time.Duration(rapid.IntRange(1, 2000).Draw(t, "ms")) * time.Millisecond)
 			}
@@ -273,8 +318,8 @@ func TestNoRequestIsLostThroughAnyEdits(t *testing.T) {
 			for rev := range ready {
 				ready[rev] = min(ready[rev], wanted[rev])
 			}
-			for rev, n := range wanted {
-				if ready[rev] < n {
+			for _, rev := range slices.Sorted(maps.Keys(wanted)) {
+				if ready[rev] < wanted[rev] {
 					ready[rev]++
 					break
 				}
