@@ -180,7 +180,9 @@ func (c *Cluster) Forward(ctx context.Context, address string) (string, error) {
 	return l.Addr().String(), nil
 }
 
-// StopAPIServer kills the API server, as if its machine had lost power. What runs goes on.
+// StopAPIServer kills the API server, as if its machine had lost power. What runs goes on. Until
+// it is started again, connections within the cluster are refused, and those through the host's
+// port are closed at once, which client-go tries again for ten seconds.
 func (c *Cluster) StopAPIServer() error { return c.machines[0].kill("apiserver") }
 
 // StartAPIServer starts the API server, and returns when it is ready.

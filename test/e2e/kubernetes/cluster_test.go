@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -234,48 +233,6 @@ spec:
 			}
 		}
 		return fmt.Errorf("its containers are %v", pod.Status.ContainerStatuses)
-	})
-}
-
-func TestPodsServeOnWhileTheAPIServerIsDown(t *testing.T) {
-	ns, service := deployEcho(t)
-	address := "http://" + service.Spec.ClusterIP + "/"
-	eventually(t, "the service answers", func() error { _, err := get(t.Context(), address); return err })
-
-	if err := shared.StopAPIServer(); err != nil {
-		t.Fatal(err)
-	}
-	asked, outage := 0, time.Now()
-	for ; time.Since(outage) < 3*time.Second; asked++ {
-		if _, err := get(t.Context(), address); err != nil {
-			t.Errorf("request %d of the outage: %v", asked, err)
-		}
-	}
-	if err := api.List(t.Context(), &corev1.NodeList{}); err == nil {
-		t.Error("the API server answers while it is stopped")
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if err := shared.StartAPIServer(ctx); err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%d requests were answered in an outage of %v", asked, time.Since(outage).Round(time.Millisecond))
-
-	// All who watch find back: a change of the Deployment arrives as pods.
-	var d appsv1.Deployment
-	eventually(t, "the Deployment is scaled", func() error {
-		if err := api.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "echo"}, &d); err != nil {
-			return err
-		}
-		d.Spec.Replicas = new(int32(1))
-		return api.Update(t.Context(), &d)
-	})
-	eventually(t, "one pod is left", func() error {
-		pods, err := ready(t.Context(), ns, "echo")
-		if err == nil && len(pods) != 1 {
-			err = fmt.Errorf("%d pods are ready", len(pods))
-		}
-		return err
 	})
 }
 
