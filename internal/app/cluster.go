@@ -16,6 +16,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
+	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/admin"
 	"stationmaster.dev/stationmaster/internal/control"
 	"stationmaster.dev/stationmaster/internal/errdef"
@@ -101,7 +104,10 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 	g.run("admin", func(ctx context.Context) error {
 		return admin.Serve(ctx, ln, admin.Config{Metrics: newRegistry(), Ready: whether(&ready)})
 	})
-	if err := shipCatalogue(ctx, config); err != nil {
+	if err := shipCatalogue(ctx, config, cfg.Logger); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
 		return err
 	}
 	g.run("platform", platform.Run)
@@ -258,7 +264,9 @@ func clusterConfig(kubeconfig string) (*rest.Config, error) {
 	return config, nil
 }
 
-func shipCatalogue(ctx context.Context, config *rest.Config) error {
+// shipCatalogue brings the shipped runtimes onto the cluster, once it knows the kinds that the
+// operator works on.
+func shipCatalogue(ctx context.Context, config *rest.Config, log *slog.Logger) error {
 	sch, err := control.Scheme()
 	if err != nil {
 		return err
@@ -267,5 +275,37 @@ func shipCatalogue(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return fmt.Errorf("make API client: %w", err)
 	}
+	if err := awaitKinds(ctx, c, log); err != nil {
+		return err
+	}
 	return applyCatalogue(ctx, c)
+}
+
+// unknownKinds is how long to wait before asking again for kinds that the cluster lacks.
+const unknownKinds = 500 * time.Millisecond
+
+// awaitKinds waits until the cluster serves the kinds that the operator works on: on a first
+// installation it may start before them, or before the API server answers.
+func awaitKinds(ctx context.Context, c client.Client, log *slog.Logger) error {
+	for _, kind := range []client.Object{
+		&v1beta1.InferenceService{}, &v1alpha1.ServingRuntime{}, &v1alpha1.ClusterServingRuntime{}, &smv1alpha1.Revision{}, &smv1alpha1.Route{},
+	} {
+		for {
+			gvk, err := c.GroupVersionKindFor(kind)
+			if err != nil {
+				return fmt.Errorf("BUG: %w", err)
+			}
+			_, err = c.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
+			if err == nil {
+				break
+			}
+			log.WarnContext(ctx, "the cluster doesn't serve a kind yet; asking again", "kind", gvk.Kind, "err", err)
+			select {
+			case <-time.After(unknownKinds):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	return nil
 }
