@@ -22,8 +22,8 @@ type Observed struct {
 	Ready int
 	// Asked is the number of replicas that the platform was last told to run.
 	Asked int
-	// Held counts the requests that the gateway holds now because nothing is ready. While
-	// there are some, a decision is at least one replica.
+	// Held counts the requests that the gateways hold now because nothing is ready. While
+	// there are some, a decision is at least one replica, whatever the samples say.
 	Held int
 	// Unreachable says that no route leads to the revision: it may go down at once, and
 	// neither MinScale nor InitialScale keep it up.

@@ -138,9 +138,22 @@ func (s *Scaler) Decide(now time.Time, o Observed) Decision {
 		s.want(now, o, &d)
 	}
 	d.ExcessBurst = s.excess
+	if d.Wanted < 1 && s.demanded(now, o, d.Wanted) {
+		d.Wanted = max(1, s.cfg.ActivationScale)
+		d.Reasons |= Demanded
+	}
 	s.settle(now, o, &d)
 	s.asked = d.Replicas
 	return d
+}
+
+// demanded reports whether somebody waits whom the windows don't show: held requests, and at
+// zero a sample that is too small to count beside a window of zeros.
+func (s *Scaler) demanded(now time.Time, o Observed, wanted int) bool {
+	if o.Asked > 0 {
+		return o.Held > 0 && wanted == 0
+	}
+	return o.Held > 0 || s.samples.latest(now.Unix()) > 0
 }
 
 // unknown is a wish that is not known. (Knative: scaleUnknown.)
@@ -204,10 +217,6 @@ func (s *Scaler) want(now time.Time, o Observed, d *Decision) {
 		if held := s.delay.record(now.Unix(), d.Wanted); held != d.Wanted {
 			d.Wanted, d.Reasons = held, Delayed
 		}
-	}
-	if d.Wanted == 0 && o.Asked == 0 && s.samples.latest(now.Unix()) > 0 {
-		// Demand too small to count beside a window of zeros still wakes.
-		d.Wanted, d.Reasons = 1, Demanded
 	}
 	s.excess = s.excessBurst(o.Ready, d.Panic.Value)
 }

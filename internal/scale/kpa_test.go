@@ -15,7 +15,13 @@ var t0 = time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 
 func at(second int) time.Time { return t0.Add(time.Duration(second) * time.Second) }
 
-func newScaler(t testing.TB, o scale.Observed, change func(*scale.Config)) *scale.Scaler {
+// failer is a *testing.T, a *testing.B or a *rapid.T.
+type failer interface {
+	Helper()
+	Fatal(args ...any)
+}
+
+func newScaler(t failer, o scale.Observed, change func(*scale.Config)) *scale.Scaler {
 	t.Helper()
 	cfg := scale.Default()
 	if change != nil {
@@ -87,6 +93,9 @@ func TestInitialScaleHoldsUntilReachedOnce(t *testing.T) {
 	d := w.run(2, 1)
 	if d.Replicas != 5 || d.Initialized {
 		t.Fatalf("before the five were ready: %+v", d)
+	}
+	if d = w.run(2, 1); d.Replicas != 2 || !d.Initialized {
+		t.Errorf("as soon as the five are ready: %d replicas, initialized %v; want 2, which is half, and true (%v)", d.Replicas, d.Initialized, d)
 	}
 	d = w.run(70, 1)
 	if d.Replicas != 1 || !d.Initialized {
@@ -183,10 +192,26 @@ func TestHeldRequestsWakeWithoutASample(t *testing.T) {
 				t.Fatalf("nobody waits: %v", d)
 			}
 			o.Held = 1
-			if d := s.Decide(at(1), o); d.Replicas != tc.want {
+			d := s.Decide(at(1), o)
+			if d.Replicas != tc.want {
 				t.Errorf("%d replicas, want %d (%v)", d.Replicas, tc.want, d)
 			}
+			// The client gave up: what starts isn't taken away at once.
+			o.Held, o.Asked = 0, d.Replicas
+			s.Record(at(2), scale.Sample{})
+			if d := s.Decide(at(2), o); d.Replicas != tc.want || !d.Reasons.Has(scale.Activating) {
+				t.Errorf("after the client left: %v", d)
+			}
 		})
+	}
+}
+
+func TestHeldRequestsKeepTheLastReplica(t *testing.T) {
+	w := &world{s: newScaler(t, scale.Observed{}, func(c *scale.Config) { c.Metric = scale.RPS })}
+	w.run(2, 1)
+	w.o.Held = 1
+	if d := w.run(200, 0); d.Replicas != 1 || !d.Reasons.Has(scale.Demanded) {
+		t.Errorf("no request begins and one is held: %v", d)
 	}
 }
 

@@ -182,7 +182,7 @@ func TestMoreLoadNeverWantsLess(t *testing.T) {
 // TestSamplesOutOfOrder: what arrives late by less than the window counts where it belongs.
 func TestSamplesOutOfOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		a, b := newScaler2(t), newScaler2(t)
+		a, b := newScaler(t, scale.Observed{}, nil), newScaler(t, scale.Observed{}, nil)
 		order := rapid.Permutation([]int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}).Draw(t, "order")
 		for i := range 10 {
 			a.Record(at(i), scale.Sample{Concurrency: float64(i * i)})
@@ -193,12 +193,4 @@ func TestSamplesOutOfOrder(t *testing.T) {
 			t.Fatalf("in order %v: %v, as they came: %v", order, y.Stable, x.Stable)
 		}
 	})
-}
-
-func newScaler2(t *rapid.T) *scale.Scaler {
-	s, err := scale.New(scale.Default(), t0, scale.Observed{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
 }

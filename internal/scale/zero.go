@@ -35,10 +35,6 @@ func (s *Scaler) settle(now time.Time, o Observed, d *Decision) {
 			break
 		}
 	}
-	if o.Held > 0 && d.Replicas == 0 {
-		d.Replicas = s.cfg.clamp(0, max(1, s.cfg.ActivationScale))
-		why |= Demanded
-	}
 	d.Reasons |= why
 	d.Initialized = s.initialized
 }
