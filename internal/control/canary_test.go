@@ -177,3 +177,65 @@ func TestACanaryOutlivesTheControlPlanesRestart(t *testing.T) {
 		t.Errorf("the restart wrote %d times: %v", n, b.writes.n)
 	}
 }
+
+func withCanaries(canaries ...v1beta1.CanarySpec) func(*v1beta1.InferenceService) {
+	return func(is *v1beta1.InferenceService) { is.Spec.Canary = canaries }
+}
+
+func namedCanary(name, uri string, percent int32) v1beta1.CanarySpec {
+	c := v1beta1.CanarySpec{TrafficPercent: percent}
+	c.Predictor.Name, c.Predictor.Model = name, &v1beta1.ModelSpec{}
+	c.Predictor.Model.StorageURI = &uri
+	return c
+}
+
+func TestNamedCanariesShareAndOneIsPromotedWithoutAnotherStart(t *testing.T) {
+	b := newBench(t)
+	b.failModel("file:///models/bad", &spec.Failure{Reason: spec.Exited, Message: "the engine exited with 3", ExitCode: 3, At: time.Now(), RetryAt: time.Now().Add(time.Minute)})
+	b.service("iris", func(is *v1beta1.InferenceService) { is.Spec.Predictor.Name = "one" })
+	b.ready("iris")
+	b.change("iris", withCanaries(namedCanary("two", "file:///models/two", 20), namedCanary("three", "file:///models/three", 10), namedCanary("bad", "file:///models/bad", 30)))
+	b.untilSplit("iris", "1=70 2=20 3=10")
+	is := b.until("iris", "canary statuses", func(is *v1beta1.InferenceService) bool {
+		return len(is.Status.CanaryStatuses) == 3 && is.Status.CanaryStatuses[1].Ready && is.Status.CanaryStatuses[2].ModelStatus.TransitionStatus == v1beta1.BlockedByFailedLoad
+	})
+	two, bad := is.Status.CanaryStatuses[0], is.Status.CanaryStatuses[2]
+	if two.Name != "two" || !two.Ready || two.TrafficPercent != 20 || two.ModelStatus.TransitionStatus != v1beta1.UpToDate || two.ModelStatus.ModelRevisionStates.ActiveModelState != v1beta1.Loaded {
+		t.Errorf("canary two: %+v, %+v", two, two.ModelStatus)
+	}
+	if bad.Ready || bad.TrafficPercent != 0 || bad.ModelStatus.LastFailureInfo == nil || bad.ModelStatus.LastFailureInfo.ExitCode != 3 {
+		t.Errorf("canary bad: %+v, %+v", bad, bad.ModelStatus)
+	}
+	if c := conditionOf(is.Status.Conditions, v1beta1.ConditionCanaryPredictorReady); c.Reason != "CanariesNotReady" || !strings.Contains(c.Message, "bad: ") {
+		t.Errorf("CanaryPredictorReady %+v", c)
+	}
+	if !isReady(is) {
+		t.Errorf("a canary that fails makes the service not ready: %s", describe(is))
+	}
+	tags := map[string]string{}
+	for _, target := range is.Status.Components["predictor"].Traffic {
+		tags[target.RevisionName] = target.Tag
+	}
+	if tags["iris-predictor-00002"] != "two" || tags["iris-predictor-00003"] != "three" {
+		t.Errorf("tags %v", tags)
+	}
+	observed, _ := b.platform.Observe(t.Context(), b.key("iris"))
+	ran := observed.Of(spec.RevisionKey{Namespace: b.ns, Name: "iris-predictor-00002"})
+
+	b.change("iris", withModel("file:///models/two"), withCanaries(), func(is *v1beta1.InferenceService) { is.Spec.Predictor.Name = "two" })
+	b.untilSplit("iris", "2=100")
+	is = b.ready("iris")
+	if c := is.Status.Components["predictor"]; c.LatestRolledoutRevision != "iris-predictor-00002" || len(is.Status.CanaryStatuses) != 0 {
+		t.Errorf("after the promotion: %+v, canaries %v", c, is.Status.CanaryStatuses)
+	}
+	observed, _ = b.platform.Observe(t.Context(), b.key("iris"))
+	if runs := observed.Of(spec.RevisionKey{Namespace: b.ns, Name: "iris-predictor-00002"}); len(runs) != 1 || runs[0].ID != ran[0].ID {
+		t.Errorf("promoted replica %+v, before %+v", runs, ran)
+	}
+	b.eventually("the other canaries are let go", func() string {
+		if got := b.wanted(b.key("iris")); len(got) != 1 {
+			return fmt.Sprint(got)
+		}
+		return ""
+	})
+}

@@ -51,6 +51,17 @@ type component struct {
 	// revisions are all that exist of this component, oldest first.
 	revisions   []smv1alpha1.Revision
 	unsupported []string
+	// variants are the predictor's canaries of spec.canary.
+	variants []*variant
+}
+
+// variant is a canary with a name and a share of its own.
+type variant struct {
+	name     string
+	percent  int
+	replicas int // 0 means what the share needs
+	revision string
+	refused  *refusal
 }
 
 func (c *component) revision(name string) *smv1alpha1.Revision {
@@ -126,6 +137,11 @@ func (c *Controller) desired(s *service) plan.Desired {
 		if comp.latest != nil {
 			pc.Latest = comp.latest.Name
 		}
+		for _, v := range comp.variants {
+			if v.revision != "" {
+				pc.Variants = append(pc.Variants, plan.Variant{Revision: v.revision, Percent: v.percent, Replicas: v.replicas})
+			}
+		}
 		last, ok := remembered[comp.name]
 		if !ok {
 			last = rolloutOf(s.asWritten.Status.Components[v1beta1.ComponentType(comp.name)])
@@ -136,6 +152,7 @@ func (c *Controller) desired(s *service) plan.Desired {
 			}
 		}
 		last.Draining = slices.DeleteFunc(slices.Clone(last.Draining), func(d plan.Drain) bool { return comp.revision(d.Revision) == nil })
+		last.Variants = slices.DeleteFunc(slices.Clone(last.Variants), func(v plan.Variant) bool { return comp.revision(v.Revision) == nil })
 		pc.Last = last
 		d.Components = append(d.Components, pc)
 	}
@@ -214,8 +231,13 @@ func (s *service) facts(comp *component) *facts {
 	for _, t := range s.plan.Traffic {
 		if t.Component == comp.name {
 			f.traffic = append(f.traffic, t)
-			if t.Percent > most {
-				f.serving, most = t.Revision, t.Percent
+			// A canary of spec.canary speaks for itself only.
+			own := t.Percent
+			if t.Revision == f.rolledOut || comp.latest != nil && t.Revision == comp.latest.Name {
+				own += 100
+			}
+			if t.Percent > 0 && own > most {
+				f.serving, most = t.Revision, own
 			}
 		}
 	}
@@ -306,6 +328,9 @@ func (c *Controller) trimHistory(ctx context.Context, s *service) error {
 		f := s.facts(comp)
 		for _, name := range []string{f.latest, f.rolledOut, f.previous, f.serving} {
 			used[name] = true
+		}
+		for _, v := range comp.variants {
+			used[v.revision] = true
 		}
 		for _, r := range f.replicas {
 			used[r.Revision.Name] = true

@@ -91,14 +91,56 @@ func extension(is *v1beta1.InferenceService, name spec.Component) *v1beta1.Compo
 }
 
 func (c *Controller) resolveComponent(ctx context.Context, s *service, comp *component) error {
-	in := manifest.Input{Service: s.is, Component: comp.name}
-	if comp.name == spec.Predictor && s.is.Spec.Predictor.Model != nil {
-		chosen, err := c.chooseRuntime(ctx, s)
+	var err error
+	if comp.latest, err = c.revisionOf(ctx, s, comp, s.is); err != nil {
+		return comp.refuse(err)
+	}
+	if comp.name != spec.Predictor {
+		return nil
+	}
+	latest := comp.latest.Name
+	for i := range s.is.Spec.Canary {
+		if err := c.resolveVariant(ctx, s, comp, i); err != nil {
+			return err
+		}
+	}
+	comp.latest = comp.revision(latest) // the list may have moved
+	return nil
+}
+
+// resolveVariant does for a canary of spec.canary what resolveComponent does for the stable
+// predictor. Its revisions stand in the same history, so that a promoted one is found again.
+func (c *Controller) resolveVariant(ctx context.Context, s *service, comp *component, i int) error {
+	canary := &s.is.Spec.Canary[i]
+	v := &variant{name: canary.Predictor.Name, percent: int(canary.TrafficPercent)}
+	if least := canary.Predictor.MinReplicas; least != nil {
+		v.replicas = int(*least)
+	}
+	comp.variants = append(comp.variants, v)
+	is, err := manifest.CanaryService(s.is, i)
+	if err != nil {
+		return refuse(err, &v.refused)
+	}
+	rev, err := c.revisionOf(ctx, s, comp, is)
+	if err != nil {
+		return refuse(err, &v.refused)
+	}
+	v.revision = rev.Name
+	return nil
+}
+
+// revisionOf finds or makes the revision for the shape that a component has in is.
+func (c *Controller) revisionOf(ctx context.Context, s *service, comp *component, is *v1beta1.InferenceService) (*smv1alpha1.Revision, error) {
+	in := manifest.Input{Service: is, Component: comp.name}
+	if comp.name == spec.Predictor && is.Spec.Predictor.Model != nil {
+		chosen, err := c.chooseRuntime(ctx, is)
 		if err != nil {
-			return comp.refuse(err)
+			return nil, err
 		}
 		in.Runtime, in.RuntimeName, in.RuntimeKind, in.RuntimeAnnotations = chosen.Spec, chosen.Name, chosen.Kind, chosen.Annotations
-		s.runtimeName, s.runtimeKind = chosen.Name, chosen.Kind
+		if is == s.is {
+			s.runtimeName, s.runtimeKind = chosen.Name, chosen.Kind
+		}
 	}
 	if comp.name != spec.Predictor {
 		in.PredictorHost = manifest.Host(manifest.ComponentName(s.key.Name, spec.Predictor), s.key.Namespace, c.cfg.Domain)
@@ -108,51 +150,51 @@ func (c *Controller) resolveComponent(ctx context.Context, s *service, comp *com
 	}
 	compiled, err := manifest.Compile(in)
 	if err != nil {
-		return comp.refuse(err)
+		return nil, err
 	}
-	comp.unsupported = compiled.Unsupported
+	comp.unsupported = append(comp.unsupported, compiled.Unsupported...)
 	// A manifest that is put back finds the revision that was made of it, with its bytes.
 	for i := len(comp.revisions) - 1; i >= 0; i-- {
 		if comp.revisions[i].Spec.Hash == compiled.Workload.Hash {
-			comp.latest = &comp.revisions[i]
-			return nil
+			return &comp.revisions[i], nil
 		}
 	}
 	rev := newRevision(s, comp, compiled)
 	if err := c.client.Create(ctx, rev); err != nil {
-		return fmt.Errorf("create revision %s: %w", rev.Name, err)
+		return nil, fmt.Errorf("create revision %s: %w", rev.Name, err)
 	}
 	c.wrote(rev)
 	comp.revisions = append(comp.revisions, *rev)
-	comp.latest = &comp.revisions[len(comp.revisions)-1]
 	c.events.Eventf(s.asWritten, "Normal", "RevisionCreated", "Created revision %s", rev.Name)
-	return nil
+	return &comp.revisions[len(comp.revisions)-1], nil
 }
 
+func (comp *component) refuse(err error) error { return refuse(err, &comp.refused) }
+
 // refuse keeps an error that the manifest caused; others are returned for another try.
-func (comp *component) refuse(err error) error {
+func refuse(err error, into **refusal) error {
 	var selection *catalogue.SelectionError
 	switch {
 	case errors.As(err, &selection):
-		comp.refused = &refusal{v1beta1.FailureReason(selection.Reason), selection.Error()}
+		*into = &refusal{v1beta1.FailureReason(selection.Reason), selection.Error()}
 	case errors.Is(err, errdef.ErrInvalid), errors.Is(err, errdef.ErrUnsupported):
-		comp.refused = &refusal{v1beta1.InvalidPredictorSpec, err.Error()}
+		*into = &refusal{v1beta1.InvalidPredictorSpec, err.Error()}
 	default:
 		return err
 	}
 	return nil
 }
 
-func (c *Controller) chooseRuntime(ctx context.Context, s *service) (catalogue.Selection, error) {
+func (c *Controller) chooseRuntime(ctx context.Context, is *v1beta1.InferenceService) (catalogue.Selection, error) {
 	var namespaced v1alpha1.ServingRuntimeList
-	if err := c.client.List(ctx, &namespaced, client.InNamespace(s.key.Namespace)); err != nil {
+	if err := c.client.List(ctx, &namespaced, client.InNamespace(is.Namespace)); err != nil {
 		return catalogue.Selection{}, fmt.Errorf("list serving runtimes: %w", err)
 	}
 	var cluster v1alpha1.ClusterServingRuntimeList
 	if err := c.client.List(ctx, &cluster); err != nil {
 		return catalogue.Selection{}, fmt.Errorf("list cluster serving runtimes: %w", err)
 	}
-	request, _ := catalogue.RequestOf(&s.is.Spec.Predictor)
+	request, _ := catalogue.RequestOf(&is.Spec.Predictor)
 	return catalogue.Select(request, namespaced.Items, cluster.Items)
 }
 

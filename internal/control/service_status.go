@@ -35,7 +35,6 @@ func (c *Controller) status(s *service, now time.Time) v1beta1.InferenceServiceS
 	next := v1beta1.InferenceServiceStatus{
 		ObservedGeneration: s.asWritten.Generation,
 		Components:         map[v1beta1.ComponentType]v1beta1.ComponentStatusSpec{},
-		CanaryStatuses:     old.CanaryStatuses,
 		DeploymentMode:     manifest.DeploymentMode(s.is, ""),
 		Annotations:        map[string]string{},
 		URL:                c.url(manifest.Host(s.key.Name, s.key.Namespace, c.cfg.Domain)),
@@ -57,6 +56,11 @@ func (c *Controller) status(s *service, now time.Time) v1beta1.InferenceServiceS
 		if comp.name == spec.Predictor {
 			next.ModelStatus = f.modelStatus()
 			c.annotate(next.Annotations, s, comp, f)
+			if len(comp.variants) > 0 {
+				var canaries verdict
+				next.CanaryStatuses, canaries = s.canaries(comp)
+				conds.set(v1beta1.ConditionCanaryPredictorReady, canaries, "Info")
+			}
 		}
 	}
 	ingress := c.ingress(s)
@@ -187,6 +191,62 @@ func (c *Controller) componentStatus(s *service, comp *component, f *facts) v1be
 		cs.Traffic = append(cs.Traffic, t)
 	}
 	return cs
+}
+
+// canaries tells of each canary of spec.canary, and sums up. Ready doesn't depend on them, as in
+// KServe: the stable predictor serves without.
+func (s *service) canaries(comp *component) ([]v1beta1.CanaryStatus, verdict) {
+	var out []v1beta1.CanaryStatus
+	var why []string
+	for _, v := range comp.variants {
+		f := s.variantFacts(comp, v)
+		verdict := f.judge()
+		one := v1beta1.CanaryStatus{Name: v.name, Ready: verdict.status == corev1.ConditionTrue}
+		for _, t := range f.traffic {
+			one.TrafficPercent += int32(t.Percent)
+		}
+		model := f.modelStatus()
+		one.ModelStatus = &model
+		if !one.Ready {
+			why = append(why, v.name+": "+verdict.message)
+		}
+		out = append(out, one)
+	}
+	switch {
+	case s.stopped:
+		return out, verdict{corev1.ConditionFalse, "Stopped", ""}
+	case len(why) > 0:
+		return out, verdict{corev1.ConditionFalse, "CanariesNotReady", strings.Join(why, "; ")}
+	}
+	return out, verdict{corev1.ConditionTrue, "AllCanariesReady", ""}
+}
+
+// variantFacts are a canary's, as if it were a component of its own.
+func (s *service) variantFacts(comp *component, v *variant) *facts {
+	f := &facts{component: comp.name, refused: v.refused, latest: v.revision, rolledOut: v.revision, stopped: s.stopped}
+	for _, a := range s.plan.Assignments {
+		if a.Component == comp.name && a.Revision == v.revision {
+			f.want = a.Replicas
+		}
+	}
+	for _, t := range s.plan.Traffic {
+		if t.Component == comp.name && t.Revision == v.revision {
+			f.traffic, f.serving = append(f.traffic, t), t.Revision
+		}
+	}
+	for _, r := range s.observed.Replicas {
+		if v.revision != "" && r.Revision.Name == v.revision {
+			f.replicas = append(f.replicas, r)
+		}
+	}
+	ready := 0
+	for _, r := range f.of(v.revision) {
+		if r.Phase == spec.Ready {
+			ready++
+		}
+	}
+	f.settled = f.want > 0 && ready >= f.want
+	return f
 }
 
 func (c *Controller) annotate(a map[string]string, s *service, comp *component, f *facts) {

@@ -91,7 +91,7 @@ func (f *facts) judge() verdict {
 	switch {
 	case f.settled && ready >= f.want:
 		return verdict{corev1.ConditionTrue, "", ""}
-	case f.rolledOut == f.latest && ready >= f.want && f.latest != "":
+	case f.rolledOut == f.latest && ready >= f.want && f.latest != "" && f.previous != "":
 		previous := f.of(f.previous)
 		if failed := worst(previous); failed != nil {
 			return verdict{corev1.ConditionFalse, string(failed.Failure.Reason), f.failureMessage(failed)}

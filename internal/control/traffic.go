@@ -61,11 +61,7 @@ func (s *service) routeOf(comp *component) smv1alpha1.ComponentRoute {
 		if share.Component != comp.name {
 			continue
 		}
-		t := smv1alpha1.RouteTarget{RevisionName: share.Revision, Percent: int32(share.Percent), Tag: manifest.TagPrevious}
-		if comp.latest != nil && share.Revision == comp.latest.Name {
-			t.Tag = manifest.TagLatest
-		}
-		r.Targets = append(r.Targets, t)
+		r.Targets = append(r.Targets, smv1alpha1.RouteTarget{RevisionName: share.Revision, Percent: int32(share.Percent), Tag: s.tag(comp, share.Revision)})
 	}
 	// While one revision has all, there is nothing to tell apart, and no second host to guard.
 	if len(r.Targets) == 1 && r.Targets[0].Tag == manifest.TagLatest && s.asWritten.Annotations[manifest.TagRoutingAnnotation] != "true" {
@@ -76,7 +72,7 @@ func (s *service) routeOf(comp *component) smv1alpha1.ComponentRoute {
 			continue
 		}
 		r.HeaderRules = append(r.HeaderRules, smv1alpha1.HeaderRule{Header: manifest.TagHeader, Value: t.Tag, Tag: t.Tag})
-		if t.Tag == manifest.TagLatest && len(r.Targets) > 1 {
+		if t.Tag == manifest.TagLatest && routing.IsCanary(r) {
 			r.HeaderRules = append(r.HeaderRules, smv1alpha1.HeaderRule{Header: manifest.TagHeader, Value: manifest.TagCanary, Tag: t.Tag})
 		}
 	}
@@ -85,6 +81,22 @@ func (s *service) routeOf(comp *component) smv1alpha1.ComponentRoute {
 		r.Sticky, _ = manifest.ParseSticky(s.asWritten.Annotations[manifest.StickyAnnotation])
 	}
 	return r
+}
+
+// tag is what a revision with a share is called: latest, prev, or the name of its canary.
+func (s *service) tag(comp *component, revision string) string {
+	if comp.latest != nil && revision == comp.latest.Name {
+		return manifest.TagLatest
+	}
+	for _, v := range comp.variants {
+		if v.revision == revision {
+			if manifest.IsTag(v.name) {
+				return v.name
+			}
+			return ""
+		}
+	}
+	return manifest.TagPrevious
 }
 
 // writeRoute keeps the Route object equal to where traffic goes. While nothing is ready the

@@ -35,7 +35,6 @@ const (
 	noAutoscaler = "scaling isn't there yet; the number of replicas is minReplicas"
 	noWorkers    = "serving over several nodes isn't there yet; the model must fit one machine"
 	noVolume     = "this kind of volume needs a cluster; on one machine use emptyDir, hostPath, persistentVolumeClaim, configMap or secret"
-	noCanary     = "named canaries aren't there yet; use predictor.canaryTrafficPercent, which works in every mode"
 	noModelMesh  = "engines that serve many models which come and go (ModelMesh) aren't run"
 )
 
@@ -45,8 +44,9 @@ const (
 var effects = map[reflect.Type]fields{
 	reflect.TypeFor[v1beta1.InferenceServiceSpec](): {
 		"predictor": inside, "transformer": inside, "explainer": inside,
-		"canary": notYet(noCanary),
+		"canary": inside,
 	},
+	reflect.TypeFor[v1beta1.CanarySpec](): {"predictor": inside, "trafficPercent": works},
 	reflect.TypeFor[v1beta1.PredictorSpec](): join(podEffects, extensionEffects, fields{
 		"name":    works,
 		"sklearn": inside, "xgboost": inside, "tensorflow": inside, "pytorch": inside, "triton": inside,

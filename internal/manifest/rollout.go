@@ -1,10 +1,17 @@
 package manifest
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+	"stationmaster.dev/stationmaster/internal/errdef"
 )
 
 // StickyAnnotation names what tells clients apart whose requests stay on one revision and one
@@ -30,4 +37,74 @@ func ParseSticky(value string) (*smv1alpha1.Sticky, error) {
 		return &smv1alpha1.Sticky{Cookie: name}, nil
 	}
 	return nil, errSticky
+}
+
+// CanaryService returns the service as it would be with its i-th canary as its predictor: what the
+// canary sets is laid over the stable predictor field by field, lists as a whole, and nothing that
+// is left out takes anything away. is must have its defaults; it isn't changed. The error, of kind
+// ErrInvalid, is about the canary.
+func CanaryService(is *v1beta1.InferenceService, i int) (*v1beta1.InferenceService, error) {
+	stable, err := fieldsOf(is.Spec.Predictor)
+	if err != nil {
+		return nil, err
+	}
+	canary, err := fieldsOf(is.Spec.Canary[i].Predictor)
+	if err != nil {
+		return nil, err
+	}
+	overlay(stable, canary)
+	raw, err := json.Marshal(stable)
+	if err != nil {
+		return nil, fmt.Errorf("merge canary %s: %w", is.Spec.Canary[i].Predictor.Name, err)
+	}
+	out := is.DeepCopy()
+	out.Spec.Canary, out.Spec.Predictor = nil, v1beta1.PredictorSpec{}
+	if err := json.Unmarshal(raw, &out.Spec.Predictor); err != nil {
+		return nil, errdef.New(errdef.ErrInvalid, fmt.Sprintf("canary %s doesn't fit over the stable predictor: %v", is.Spec.Canary[i].Predictor.Name, err))
+	}
+	if m := out.Spec.Predictor.Model; m != nil && m.ModelFormat.Name != "" {
+		out.Annotations[ModelFormatAnnotation] = m.ModelFormat.Name
+	}
+	return out, nil
+}
+
+func fieldsOf(p v1beta1.PredictorSpec) (map[string]any, error) {
+	raw, err := json.Marshal(p)
+	if err != nil {
+		return nil, fmt.Errorf("write predictor: %w", err)
+	}
+	var out map[string]any
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber()
+	if err := decoder.Decode(&out); err != nil {
+		return nil, fmt.Errorf("read predictor: %w", err)
+	}
+	return out, nil
+}
+
+// overlay lays what over sets over what under has.
+func overlay(under, over map[string]any) {
+	for k, v := range over {
+		switch v := v.(type) {
+		case nil:
+		case string:
+			if v != "" {
+				under[k] = v
+			}
+		case map[string]any:
+			if have, ok := under[k].(map[string]any); ok {
+				overlay(have, v)
+			} else {
+				under[k] = v
+			}
+		default:
+			under[k] = v
+		}
+	}
+}
+
+// IsTag reports whether a name can be a revision's tag: a DNS label that isn't one of the tags that
+// rollouts use themselves.
+func IsTag(name string) bool {
+	return name != TagLatest && name != TagPrevious && name != TagCanary && len(validation.IsDNS1035Label(name)) == 0
 }

@@ -273,6 +273,7 @@ func forbidInCanary(p, stable *v1beta1.PredictorSpec, at *field.Path) field.Erro
 		{"scaleTarget", p.ScaleTarget != nil},
 		{"scaleMetric", p.ScaleMetric != nil},
 		{"autoScaling", p.AutoScaling != nil},
+		{"canaryTrafficPercent", p.CanaryTrafficPercent != nil},
 	} {
 		if f.set {
 			errs = append(errs, field.Forbidden(at.Child(f.name), "a canary follows its share of the traffic and the stable predictor's scaling; remove it"))

@@ -218,7 +218,12 @@ func TestValidate(t *testing.T) {
 			annotate(s, DeploymentModeAnnotation, "Serverless")
 			return s
 		}(), want: []string{"canary needs deployment mode Standard, not Knative"}},
-		"a canary that scales":                {is: withCanaries(func() v1beta1.CanarySpec { c := canary("b", 1); c.Predictor.MaxReplicas = 2; return c }()), want: []string{"spec.canary[0].predictor.maxReplicas: Forbidden"}},
+		"a canary that scales": {is: withCanaries(func() v1beta1.CanarySpec { c := canary("b", 1); c.Predictor.MaxReplicas = 2; return c }()), want: []string{"spec.canary[0].predictor.maxReplicas: Forbidden"}},
+		"a canary of a canary": {is: withCanaries(func() v1beta1.CanarySpec {
+			c := canary("b", 1)
+			c.Predictor.CanaryTrafficPercent = ptr[int64](1)
+			return c
+		}()), want: []string{"spec.canary[0].predictor.canaryTrafficPercent: Forbidden"}},
 		"a canary larger than the stable one": {is: withCanaries(func() v1beta1.CanarySpec { c := canary("b", 1); c.Predictor.MinReplicas = ptr[int32](2); return c }()), want: []string{"minReplicas: Invalid value: 2: must be no more than the stable predictor's, 1"}},
 		"a canary and a canary percentage": {is: func() is {
 			s := withCanaries(canary("b", 1))

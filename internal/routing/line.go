@@ -92,6 +92,13 @@ func (s *Service) hosts(comp *Component) []route.Host {
 	return out
 }
 
+// IsCanary reports whether the newest revision of a component shares its traffic with the one that
+// was rolled out last.
+func IsCanary(r smv1alpha1.ComponentRoute) bool {
+	return slices.ContainsFunc(r.Targets, func(t smv1alpha1.RouteTarget) bool { return t.Tag == manifest.TagPrevious }) &&
+		slices.ContainsFunc(r.Targets, func(t smv1alpha1.RouteTarget) bool { return t.Tag == manifest.TagLatest })
+}
+
 // tagHosts are the names that lead to one target of a component: of the component's own host, and
 // of the service's where outside requests meet that component first.
 func (s *Service) tagHosts(comp *Component, entry bool) []route.Host {
@@ -101,7 +108,7 @@ func (s *Service) tagHosts(comp *Component, entry bool) []route.Host {
 			continue
 		}
 		names := []string{t.Tag}
-		if t.Tag == manifest.TagLatest && len(comp.Route.Targets) > 1 {
+		if t.Tag == manifest.TagLatest && IsCanary(comp.Route) {
 			names = append(names, manifest.TagCanary)
 		}
 		for _, name := range names {
