@@ -162,6 +162,9 @@ const unknown = -1
 // ignorance returns why nothing is known of the load, or zero.
 func (s *Scaler) ignorance(now time.Time) Reasons {
 	sec := now.Unix()
+	if s.samples.ahead(sec) {
+		s.samples = newAverages(s.cfg.Window, s.cfg.PanicWindow())
+	}
 	if s.samples.empty(sec) {
 		return NoData
 	}

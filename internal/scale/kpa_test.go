@@ -333,6 +333,22 @@ func TestUpdateKeepsWhatIsKnown(t *testing.T) {
 	}
 }
 
+func TestClockThatIsSetBack(t *testing.T) {
+	for _, delay := range []time.Duration{0, 30 * time.Second} {
+		w := &world{now: 7200, s: newScaler(t, scale.Observed{}, func(c *scale.Config) { c.ScaleDownDelay = delay })}
+		if d := w.run(120, 280); d.Replicas != 4 {
+			t.Fatalf("under load: %v", d)
+		}
+		w.now -= 3600
+		if d := w.run(20, 280); d.Replicas != 4 {
+			t.Errorf("an hour earlier: %v", d)
+		}
+		if d := w.run(150, 70); d.Replicas != 1 {
+			t.Errorf("with less load: %v", d)
+		}
+	}
+}
+
 func TestNumbersThatAreNoneAreNoData(t *testing.T) {
 	s := newScaler(t, scale.Observed{}, nil)
 	for _, v := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1} {

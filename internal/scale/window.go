@@ -58,6 +58,12 @@ func (a *averages) record(sec int64, v float64) {
 	a.ring[a.slot(sec)] += v
 }
 
+// ahead reports whether the latest value is from more than a window after sec: then the clock
+// was set back, and nothing would count until it caught up.
+func (a *averages) ahead(sec int64) bool {
+	return a.any && a.last-sec > int64(len(a.ring))
+}
+
 // empty reports whether nothing was recorded for longer than the window.
 func (a *averages) empty(sec int64) bool {
 	return !a.any || sec-a.last > int64(len(a.ring))
@@ -179,6 +185,9 @@ func newPeak(delay time.Duration) peak {
 // values in one tick the greater counts.
 func (p *peak) record(sec int64, v int) int {
 	slot := sec / int64(Tick/time.Second)
+	if p.len > 0 && p.at(p.len-1).slot-slot > int64(len(p.ring)) {
+		p.len = 0 // the clock was set back
+	}
 	if p.len > 0 {
 		last := p.at(p.len - 1)
 		slot = max(slot, last.slot)
