@@ -94,7 +94,7 @@ func New(config *rest.Config, cfg Config) (*Platform, error) {
 	if err != nil {
 		return nil, err
 	}
-	o, err := newObserver(config, scheme, cfg.Namespaces, ownKinds()...)
+	o, err := newObserver(config, scheme, cfg.Namespaces, cfg.Logger, ownKinds()...)
 	if err != nil {
 		return nil, err
 	}
@@ -186,6 +186,9 @@ func (p *Platform) Apply(ctx context.Context, key spec.ServiceKey, want []platfo
 	}
 	if err := p.ready(); err != nil {
 		return err
+	}
+	if len(want) > 0 && !p.watches(key.Namespace) {
+		return errdef.New(errdef.ErrInvalid, "service "+key.String()+" is in a namespace that isn't watched: name it in the operator's settings")
 	}
 	p.mu.Lock()
 	if p.applied[key] = true; len(want) == 0 {

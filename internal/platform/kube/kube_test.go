@@ -398,6 +398,18 @@ func TestBeforeTheClusterWasReadNothingIsClaimed(t *testing.T) {
 	}
 }
 
+func TestANamespaceThatIsntWatchedHasNothingAndTakesNothing(t *testing.T) {
+	p := start(t, newCluster(t), kube.Config{Namespaces: []string{"elsewhere"}})
+	if o, err := p.Observe(t.Context(), iris); err != nil || len(o.Replicas) > 0 {
+		t.Errorf("observed %v (%v), want nothing", o, err)
+	}
+	apply(t, p)
+	err := p.Apply(t.Context(), iris, []platform.Assignment{{Workload: workload("iris-predictor-00001", "a"), Replicas: 1}})
+	if !errors.Is(err, errdef.ErrInvalid) {
+		t.Errorf("error %v, want one of kind invalid", err)
+	}
+}
+
 func TestAnObserverSeesWhatAPlatformRuns(t *testing.T) {
 	c := newCluster(t)
 	o, err := kube.NewObserver(c.config(), "default")

@@ -3,7 +3,9 @@ package kube
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"reflect"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -27,10 +29,12 @@ import (
 // the right to read pods alone. All methods are safe for concurrent use. It keeps telling what
 // it knew last while the API server doesn't answer.
 type Observer struct {
-	cache  cache.Cache
-	kinds  []client.Object
-	feed   platform.Feed
-	synced chan struct{}
+	cache cache.Cache
+	kinds []client.Object
+	// namespaces are those that are watched; empty means all.
+	namespaces []string
+	feed       platform.Feed
+	synced     chan struct{}
 	// deleted is told of objects that are gone; nil means nobody is.
 	deleted func(client.Object)
 }
@@ -42,13 +46,13 @@ func NewObserver(config *rest.Config, namespaces ...string) (*Observer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newObserver(config, scheme, namespaces)
+	return newObserver(config, scheme, namespaces, slog.New(slog.DiscardHandler))
 }
 
 // byService is the index that finds a service's objects.
 const byService = "service"
 
-func newObserver(config *rest.Config, scheme *runtime.Scheme, namespaces []string, kinds ...client.Object) (*Observer, error) {
+func newObserver(config *rest.Config, scheme *runtime.Scheme, namespaces []string, log *slog.Logger, kinds ...client.Object) (*Observer, error) {
 	ofService, err := labels.NewRequirement(labelService, selection.Exists, nil)
 	if err != nil {
 		return nil, fmt.Errorf("BUG: %w", err)
@@ -66,7 +70,10 @@ func newObserver(config *rest.Config, scheme *runtime.Scheme, namespaces []strin
 		Mapper:                      mapper(scheme),
 		DefaultTransform:            cache.TransformStripManagedFields(),
 		ReaderFailOnMissingInformer: true,
-		DefaultLabelSelector:        labels.NewSelector().Add(*ofService, *ours),
+		DefaultWatchErrorHandler: func(ctx context.Context, _ *toolscache.Reflector, err error) {
+			log.WarnContext(ctx, "watching the cluster failed; what was known last still counts", "err", err)
+		},
+		DefaultLabelSelector: labels.NewSelector().Add(*ofService, *ours),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}: {Label: labels.NewSelector().Add(*ofService, *ofRevision)},
 		},
@@ -81,7 +88,9 @@ func newObserver(config *rest.Config, scheme *runtime.Scheme, namespaces []strin
 	if err != nil {
 		return nil, fmt.Errorf("make cache: %w", err)
 	}
-	return &Observer{cache: c, kinds: append([]client.Object{&corev1.Pod{}}, kinds...), synced: make(chan struct{})}, nil
+	return &Observer{
+		cache: c, kinds: append([]client.Object{&corev1.Pod{}}, kinds...), namespaces: namespaces, synced: make(chan struct{}),
+	}, nil
 }
 
 // Run watches until ctx ends; it has joined all it started when it returns. It is called once.
@@ -124,7 +133,8 @@ func (o *Observer) ready() error {
 	}
 }
 
-// Observe returns what runs of a service now; a service without pods has no replicas.
+// Observe returns what runs of a service now. A service without pods, or in a namespace that
+// isn't watched, has no replicas.
 func (o *Observer) Observe(ctx context.Context, key spec.ServiceKey) (spec.Observed, error) {
 	pods, err := o.pods(ctx, key)
 	if err != nil {
@@ -147,11 +157,18 @@ func (o *Observer) list(ctx context.Context, key spec.ServiceKey, into client.Ob
 	if err := o.ready(); err != nil {
 		return err
 	}
+	if !o.watches(key.Namespace) {
+		return nil
+	}
 	err := o.cache.List(ctx, into, client.InNamespace(key.Namespace), client.MatchingFields{byService: key.Name}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return fmt.Errorf("list %T of %s: %w", into, key, err)
 	}
 	return nil
+}
+
+func (o *Observer) watches(namespace string) bool {
+	return len(o.namespaces) == 0 || slices.Contains(o.namespaces, namespace)
 }
 
 func (o *Observer) added(obj any) {
