@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 		fmt.Println("started", c.Kubeconfig())
 		select {}
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 func needsBinaries(t *testing.T) context.Context {
