@@ -25,6 +25,17 @@ build: ## build bin/stationmaster, static, without cgo
 	@mkdir -p bin
 	go build -trimpath -buildvcs=$(BUILDVCS) -ldflags "$(LDFLAGS)" -o $(BIN) ./cmd/stationmaster
 
+.PHONY: static
+static: ## build bin/stationmaster-static for images without a C library (no onnxruntime)
+	@mkdir -p bin
+	go build -trimpath -buildvcs=$(BUILDVCS) -tags scratch -ldflags "$(LDFLAGS)" -o $(BIN)-static ./cmd/stationmaster
+
+IMAGE ?= stationmaster:dev
+.PHONY: image
+image: static ## build the image IMAGE (docker, podman or buildah) for a cluster
+	@tool=$$(command -v docker || command -v podman || command -v buildah) || { echo "make image needs docker, podman or buildah; bin/stationmaster-static is built, and the Dockerfile says how it is laid out" >&2; exit 1; }; \
+	  "$$tool" build -t $(IMAGE) .
+
 .PHONY: up
 up: build ## serve on this machine with the examples applied (Ctrl-C drains)
 	$(BIN) up --apply examples/iris --apply examples/text

@@ -229,8 +229,9 @@ func Gateway(ctx context.Context, cfg GatewayConfig) error {
 
 // untilEnd waits for ctx, which is no error, or for a group that ended by itself.
 func untilEnd(ctx context.Context, groups ...*group) error {
-	if await(ctx, ctx.Done(), groups...) || ctx.Err() != nil {
-		return nil
+	await(ctx, nil, groups...)
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // being told to end is no error
 	}
 	var err error
 	for _, g := range groups {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -134,7 +135,10 @@ func (f *facts) failureMessage(r *spec.Replica) string {
 	}
 	fmt.Fprintf(&b, "replica %s of revision %s (%d of %d ready): %s", r.ID, r.Revision.Name, ready, len(all), r.Failure.Message)
 	if !r.Failure.RetryAt.IsZero() {
-		fmt.Fprintf(&b, "; restarted %d times, next try at %s", r.Restarts, r.Failure.RetryAt.UTC().Format("15:04:05Z"))
+		if r.Restarts > 0 {
+			fmt.Fprintf(&b, "; restarted %d times", r.Restarts)
+		}
+		fmt.Fprintf(&b, "; next try at %s", r.Failure.RetryAt.UTC().Format("15:04:05Z"))
 	}
 	if f.serving != f.latest {
 		b.WriteString(f.goes())
@@ -245,13 +249,26 @@ func targetState(latest []spec.Replica, failed *spec.Replica) v1beta1.ModelState
 	return state
 }
 
+// exitCode is a failure's exit code as a shell and Kubernetes give it: 128 and the signal's number
+// where one ended the process, and 0, which leaves the field out, where there was no process or
+// nobody can tell.
+func exitCode(f *spec.Failure) int32 {
+	switch {
+	case f.ExitCode >= 0:
+		return int32(f.ExitCode)
+	case f.Signal != "":
+		return 128 + int32(unix.SignalNum(f.Signal))
+	}
+	return 0
+}
+
 func failureInfo(r *spec.Replica) *v1beta1.FailureInfo {
 	info := &v1beta1.FailureInfo{
 		Location:          r.ID,
 		Reason:            v1beta1.ModelLoadFailed,
 		Message:           r.Failure.Message,
 		ModelRevisionName: r.Revision.Name,
-		ExitCode:          int32(r.Failure.ExitCode),
+		ExitCode:          exitCode(r.Failure),
 	}
 	// The API keeps whole seconds; anything finer would look like a change on each pass.
 	at := metav1.NewTime(r.Failure.At).Rfc3339Copy()
