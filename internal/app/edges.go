@@ -30,7 +30,18 @@ type (
 // by its owner stays until the next version of this binary ships something else.
 const shippedDigest = "stationmaster.dev/shipped"
 
+// ensureRuntime makes a runtime what this binary ships. Several operators may do so at one time:
+// where another was quicker, it looks again.
 func ensureRuntime(ctx context.Context, c client.Client, r *v1alpha1.ClusterServingRuntime) error {
+	for {
+		err := ensureRuntimeOnce(ctx, c, r.DeepCopy())
+		if !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+}
+
+func ensureRuntimeOnce(ctx context.Context, c client.Client, r *v1alpha1.ClusterServingRuntime) error {
 	raw, err := json.Marshal(r)
 	if err != nil {
 		return err
