@@ -81,8 +81,9 @@ generate-check: ## fail if generated code or CRDs are out of date
 verify: lint generate-check arch race fuzz-seeds ## what CI runs before the tests
 
 .PHONY: e2e
-e2e: build ## real engines and real clients against a real `up` (installs them from package registries)
+e2e: build ## real engines, real clients and a real Kubernetes (installs and builds what they need)
 	STATIONMASTER_BIN=$(CURDIR)/$(BIN) test/e2e/run
+	$(MAKE) e2e-kubernetes
 
 .PHONY: e2e-kubernetes
 e2e-kubernetes: ## the suite on a real Kubernetes cluster (root; builds it once, several minutes)
