@@ -185,10 +185,10 @@ func ended(p *corev1.Pod, s *corev1.ContainerStatus, t *corev1.ContainerStateTer
 		f.Message = fmt.Sprintf("container %s was ended for memory (%s)%s: raise limits.memory", s.Name, how, memoryLimit(p, s.Name))
 	case isPull(s.Name):
 		f.Reason = spec.ModelPullFailed
-		f.Message = "model " + pulledModel(p, s.Name) + " couldn't be pulled: " + how
 		if n := len(f.LogTail); n > 0 {
-			f.Message = "model " + pulledModel(p, s.Name) + " couldn't be pulled: " + f.LogTail[n-1]
+			how = strings.TrimPrefix(f.LogTail[n-1], pullCommand)
 		}
+		f.Message = "model " + pulledModel(p, s.Name) + " couldn't be pulled: " + how
 	case t.Reason == "ContainerCannotRun", t.Reason == "StartError":
 		f.Reason = spec.StartFailed
 		f.Message = fmt.Sprintf("container %s (image %s) couldn't be started: %s", s.Name, s.Image, strings.TrimSpace(t.Message))
@@ -201,14 +201,35 @@ func ended(p *corev1.Pod, s *corev1.ContainerStatus, t *corev1.ContainerStateTer
 	return f
 }
 
-// pulledModel returns the URI that a pull was asked for: its last argument.
+// pullCommand is how the pull begins what it says when it fails.
+const pullCommand = "stationmaster: model pull: "
+
+// pulledModel returns the URI that a pull was asked for, its last argument, without what may
+// be secret in it: a query, and a user.
 func pulledModel(p *corev1.Pod, name string) string {
 	for _, c := range p.Spec.InitContainers {
 		if c.Name == name && len(c.Args) > 0 {
-			return strings.ReplaceAll(c.Args[len(c.Args)-1], "$$(", "$(")
+			return openURI(strings.ReplaceAll(c.Args[len(c.Args)-1], "$$(", "$("))
 		}
 	}
 	return "of " + name
+}
+
+// openURI leaves out of a URI what people who read a status needn't know.
+func openURI(uri string) string {
+	open, _, query := strings.Cut(uri, "?")
+	if query {
+		open += "?…"
+	}
+	scheme, rest, ok := strings.Cut(open, "://")
+	if !ok {
+		return open
+	}
+	host, path, _ := strings.Cut(rest, "/")
+	if i := strings.LastIndexByte(host, '@'); i >= 0 {
+		return scheme + "://…" + host[i:] + "/" + path
+	}
+	return open
 }
 
 func memoryLimit(p *corev1.Pod, name string) string {

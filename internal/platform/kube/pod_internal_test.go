@@ -170,3 +170,16 @@ func TestOnlyTheLastLinesAreKept(t *testing.T) {
 		t.Errorf("no output gives the lines %q", got)
 	}
 }
+
+func TestAStatusKeepsSecretsOfAURI(t *testing.T) {
+	for uri, want := range map[string]string{
+		"https://models.example/m.onnx":               "https://models.example/m.onnx",
+		"https://models.example/m.onnx?signature=s3c": "https://models.example/m.onnx?…",
+		"https://me:s3c@models.example/m":             "https://…@models.example/m",
+		"/mnt/a@b/m":                                  "/mnt/a@b/m",
+	} {
+		if got := openURI(uri); got != want {
+			t.Errorf("%s is told as %s, want %s", uri, got, want)
+		}
+	}
+}
