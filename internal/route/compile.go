@@ -122,7 +122,11 @@ func newEntry(s *Service) *entry {
 				e.tagged = map[tagOf]*Backend{}
 			}
 			t.Weight = 100
-			e.tagged[tagOf{b, t.Tag}] = &Backend{Targets: []Target{t}}
+			tagged := &Backend{Targets: []Target{t}, Startup: b.Startup}
+			if len(t.Endpoints) == 0 {
+				tagged.Cold, tagged.NotReady = b.Cold, b.NotReady
+			}
+			e.tagged[tagOf{b, t.Tag}] = tagged
 		}
 	}
 	return e

@@ -45,6 +45,12 @@ type Backend struct {
 	// Returning says that there is no ready endpoint but soon will be, for what served a moment
 	// ago is being started again; requests may wait for it.
 	Returning bool
+	// Cold says that nothing runs because there was nothing to do, or that it is being started for
+	// a request again. Targets then names what a request starts, without endpoints, and requests
+	// wait for it.
+	Cold bool
+	// Startup is how long a replica took to become ready, from nothing; zero means not known.
+	Startup time.Duration
 	// Rules and Sticky are what Steer applies.
 	Rules  []HeaderRule
 	Sticky Sticky
@@ -63,6 +69,8 @@ type Target struct {
 	ModelName string
 	// Protocols the engine speaks; empty means undeclared, then requests pass as they came.
 	Protocols []spec.Protocol
+	// Limit is the most requests that an endpoint is given at once; zero means no limit.
+	Limit     int
 	Endpoints []Endpoint
 }
 

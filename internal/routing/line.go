@@ -39,6 +39,10 @@ type Component struct {
 	Why string
 	// Returning says that what served will be back in a moment; read only when nothing serves.
 	Returning bool
+	// Cold says that requests wait for what Route names to start: it was rolled out, and nothing of
+	// it runs because there was nothing to do. Hidden says that what still runs of it is about to
+	// end, and gets no request.
+	Cold, Hidden bool
 	// Hosts are names of this component beside the usual ones, e.g. an address of its own.
 	Hosts []string
 }
@@ -126,14 +130,24 @@ func (s *Service) tagHosts(comp *Component, entry bool) []route.Host {
 
 func (s *Service) backend(comp *Component) route.Backend {
 	var b route.Backend
+	var cold []route.Target
 	for _, target := range comp.Route.Targets {
 		rev := s.revision(target.RevisionName)
 		if rev == nil {
 			continue
 		}
-		if t := s.target(rev, int(target.Percent)); len(t.Endpoints) > 0 {
-			t.Tag = target.Tag
+		t := s.target(rev, int(target.Percent))
+		t.Tag = target.Tag
+		if comp.Hidden {
+			t.Endpoints = nil
+		}
+		if len(t.Endpoints) > 0 {
 			b.Targets = append(b.Targets, t)
+		} else {
+			cold = append(cold, t)
+		}
+		if u := rev.Status.Startup; u != nil && u.Ready != nil {
+			b.Startup = max(b.Startup, u.Ready.Duration)
 		}
 	}
 	for _, r := range comp.Route.HeaderRules {
@@ -146,6 +160,9 @@ func (s *Service) backend(comp *Component) route.Backend {
 		return b
 	}
 	b.Returning = comp.Returning
+	if comp.Cold {
+		b.Targets, b.Cold = cold, true
+	}
 	b.NotReady = fmt.Sprintf("the %s of service %s isn't ready", comp.Name, s.Key)
 	if first, _, _ := strings.Cut(comp.Why, "\n"); first != "" {
 		b.NotReady += ": " + first
@@ -154,7 +171,7 @@ func (s *Service) backend(comp *Component) route.Backend {
 }
 
 func (s *Service) target(rev *smv1alpha1.Revision, percent int) route.Target {
-	t := route.Target{Revision: rev.Name, Weight: percent, ModelName: rev.Spec.ModelName}
+	t := route.Target{Revision: rev.Name, Weight: percent, ModelName: rev.Spec.ModelName, Limit: int(rev.Spec.ContainerConcurrency)}
 	for _, p := range rev.Spec.Protocols {
 		t.Protocols = append(t.Protocols, spec.Protocol(p))
 	}

@@ -57,6 +57,26 @@ func TestLine(t *testing.T) {
 			replicas:  []spec.Replica{replica(r1.Name, "a", spec.Ready), replica(r1.Name, "b", spec.Loading), replica(r2.Name, "c", spec.Ready)},
 			want:      route.Backend{Targets: []route.Target{target(r1.Name, 100, digest, "a")}},
 		},
+		"a component that sleeps names what a request starts": {
+			component: routing.Component{Cold: true, Why: "nothing to do", Route: routed("predictor", r1.Name, 100)},
+			want: route.Backend{
+				Targets: []route.Target{target(r1.Name, 100, digest)}, Cold: true,
+				NotReady: "the predictor of service team/iris isn't ready: nothing to do",
+			},
+		},
+		"a replica that is about to end gets no request": {
+			component: routing.Component{Cold: true, Hidden: true, Route: routed("predictor", r1.Name, 100)},
+			replicas:  []spec.Replica{replica(r1.Name, "a", spec.Ready)},
+			want: route.Backend{
+				Targets: []route.Target{target(r1.Name, 100, digest)}, Cold: true,
+				NotReady: "the predictor of service team/iris isn't ready",
+			},
+		},
+		"a component that woke serves": {
+			component: routing.Component{Cold: true, Route: routed("predictor", r1.Name, 100)},
+			replicas:  []spec.Replica{replica(r1.Name, "a", spec.Ready)},
+			want:      route.Backend{Targets: []route.Target{target(r1.Name, 100, digest, "a")}},
+		},
 		"two revisions share": {
 			component: routing.Component{Route: routed("predictor", r1.Name, 90, r2.Name, 10)},
 			replicas:  []spec.Replica{replica(r1.Name, "a", spec.Ready), replica(r2.Name, "c", spec.Ready)},
@@ -159,5 +179,19 @@ func TestTagsHaveHostsRulesAndSticky(t *testing.T) {
 	}
 	if len(b.Rules) != 1 || b.Rules[0] != (route.HeaderRule{Header: "X-Tag", Value: "canary", Tag: "latest"}) || b.Sticky != (route.Sticky{Cookie: "user"}) {
 		t.Errorf("rules %+v, sticky %+v", b.Rules, b.Sticky)
+	}
+}
+
+func TestLineCarriesTheRevisionsLimitAndStartUpTime(t *testing.T) {
+	r := revision("iris-predictor-00001", "predictor")
+	r.Spec.ContainerConcurrency = 4
+	r.Status.Startup = &smv1alpha1.StartupDurations{Ready: &metav1.Duration{Duration: 3 * time.Second}}
+	got := routing.Line(routing.Service{
+		Key:        spec.ServiceKey{Namespace: "team", Name: "iris"},
+		Components: []routing.Component{{Name: spec.Predictor, Cold: true, Route: routed("predictor", r.Name, 100)}},
+		Revisions:  []smv1alpha1.Revision{r},
+	}).Components[spec.Predictor]
+	if got.Startup != 3*time.Second || got.Targets[0].Limit != 4 {
+		t.Errorf("start-up %v and limit %d, want 3s and 4", got.Startup, got.Targets[0].Limit)
 	}
 }
