@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/spec"
@@ -238,4 +240,84 @@ func TestNamedCanariesShareAndOneIsPromotedWithoutAnotherStart(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+func annotated(key, value string) func(*v1beta1.InferenceService) {
+	return func(is *v1beta1.InferenceService) {
+		if is.Annotations == nil {
+			is.Annotations = map[string]string{}
+		}
+		is.Annotations[key] = value
+	}
+}
+
+func TestARuntimeThatChangesIsHeldBackWhereTheServiceAsksForThat(t *testing.T) {
+	b := newBench(t)
+	b.service("held", annotated("serving.kserve.io/disable-auto-update", "true"))
+	b.ready("held")
+	b.change("held", withCanaries(namedCanary("two", "file:///models/two", 20)))
+	b.untilSplit("held", "1=80 2=20")
+	b.ready("held")
+	b.service("follows")
+	b.ready("follows")
+	var r v1alpha1.ServingRuntime
+	if err := b.Get(t.Context(), client.ObjectKey{Namespace: b.ns, Name: "onnx"}, &r); err != nil {
+		t.Fatal(err)
+	}
+	r.Spec.Containers[0].Image = "example.com/onnx:2"
+	if err := b.Update(t.Context(), &r); err != nil {
+		t.Fatal(err)
+	}
+	b.untilSplit("follows", "2=100")
+	b.change("held", annotated("touched", "yes"))
+	b.settle()
+	if got := b.revisions("held"); len(got) != 2 || b.split("held") != "1=80 2=20" {
+		t.Errorf("revisions %v, split %s", got, b.split("held"))
+	}
+	b.change("held", withModel("file:///models/three"), withCanaries())
+	b.untilSplit("held", "3=100")
+	if a, ok := b.assignment(b.key("held"), "held-predictor-00003"); !ok || a.Workload.Containers[0].Image != "example.com/onnx:2" {
+		t.Errorf("a change of the service's own takes the changed runtime, too: %+v", a)
+	}
+}
+
+func TestARolloutDurationMovesTrafficInSteps(t *testing.T) {
+	b := newBench(t)
+	b.service("iris", annotated("serving.knative.dev/rollout-duration", "4s"))
+	b.ready("iris")
+	b.change("iris", withModel("file:///models/two"))
+	seen := map[string]bool{}
+	b.eventually("all traffic has moved", func() string {
+		got := b.split("iris")
+		seen[got] = true
+		if got != "2=100" {
+			return got
+		}
+		return ""
+	})
+	if len(seen) < 4 {
+		t.Errorf("splits seen: %v", seen)
+	}
+	b.ready("iris")
+}
+
+func TestRecreateNeverRunsTwoRevisions(t *testing.T) {
+	b := newBench(t)
+	b.service("iris", func(is *v1beta1.InferenceService) {
+		is.Spec.Predictor.DeploymentStrategy = &appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
+	})
+	b.ready("iris")
+	b.change("iris", withModel("file:///models/two"))
+	b.eventually("the new revision serves", func() string {
+		if got := b.wanted(b.key("iris")); len(got) > 1 {
+			t.Fatalf("both revisions are asked for: %v", got)
+		}
+		if got := b.split("iris"); got != "2=100" {
+			return got
+		}
+		return ""
+	})
+	if is := b.ready("iris"); conditionOf(is.Status.Conditions, v1beta1.ConditionFieldsInEffect).Status != "True" {
+		t.Errorf("%s", describe(is))
+	}
 }

@@ -47,7 +47,9 @@ type component struct {
 	// canary is the percent of traffic that latest is to get; nil means all.
 	canary  *int
 	refused *refusal
-	latest  *smv1alpha1.Revision
+	// recreate stops the old revision before the new one starts.
+	recreate bool
+	latest   *smv1alpha1.Revision
 	// revisions are all that exist of this component, oldest first.
 	revisions   []smv1alpha1.Revision
 	unsupported []string
@@ -128,9 +130,14 @@ func (c *Controller) desired(s *service) plan.Desired {
 	c.mu.Lock()
 	remembered := maps.Clone(c.rollouts[s.key])
 	c.mu.Unlock()
+	// One that can't be read is told as not in effect.
+	over, _ := manifest.ParseRolloutDuration(s.asWritten.Annotations[manifest.RolloutDurationAnnotation])
 	var d plan.Desired
 	for _, comp := range s.comps {
-		pc := plan.Component{Name: comp.name, Replicas: comp.replicas, Canary: comp.canary}
+		pc := plan.Component{Name: comp.name, Replicas: comp.replicas, Canary: comp.canary, Recreate: comp.recreate, Over: over}
+		for i := range comp.revisions {
+			pc.Revisions = append(pc.Revisions, comp.revisions[i].Name)
+		}
 		if s.stopped {
 			pc.Replicas = 0
 		}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -42,6 +44,7 @@ func (c *Controller) resolve(ctx context.Context, s *service) error {
 			continue
 		}
 		comp := &component{name: name, replicas: replicas(ext), canary: canary(ext), revisions: revisions[name]}
+		comp.recreate = ext.DeploymentStrategy != nil && ext.DeploymentStrategy.Type == appsv1.RecreateDeploymentStrategyType
 		s.comps = append(s.comps, comp)
 	}
 	if !c.cfg.OneMachine {
@@ -91,6 +94,16 @@ func extension(is *v1beta1.InferenceService, name spec.Component) *v1beta1.Compo
 }
 
 func (c *Controller) resolveComponent(ctx context.Context, s *service, comp *component) error {
+	if s.held() && comp.hold(s.asWritten.Status.Components[v1beta1.ComponentType(comp.name)], s.is.Spec.Canary) {
+		// Compiled for what it doesn't support alone; a runtime that is gone or broken changes nothing.
+		var ignored *refusal
+		_, err := c.compile(ctx, s, comp, s.is)
+		s.runtimeName, s.runtimeKind = s.heldRuntime()
+		if err != nil {
+			return refuse(err, &ignored)
+		}
+		return nil
+	}
 	var err error
 	if comp.latest, err = c.revisionOf(ctx, s, comp, s.is); err != nil {
 		return comp.refuse(err)
@@ -108,14 +121,58 @@ func (c *Controller) resolveComponent(ctx context.Context, s *service, comp *com
 	return nil
 }
 
-// resolveVariant does for a canary of spec.canary what resolveComponent does for the stable
-// predictor. Its revisions stand in the same history, so that a promoted one is found again.
-func (c *Controller) resolveVariant(ctx context.Context, s *service, comp *component, i int) error {
-	canary := &s.is.Spec.Canary[i]
+// held reports whether a changed runtime must not roll out: the service asks for that, is Ready,
+// and its own spec is the one that it became Ready with.
+func (s *service) held() bool {
+	st := &s.asWritten.Status
+	return s.asWritten.Annotations[manifest.DisableAutoUpdateAnnotation] == "true" &&
+		st.ObservedGeneration == s.asWritten.Generation && conditionOf(st.Conditions, v1beta1.ConditionReady).Status == corev1.ConditionTrue
+}
+
+func (s *service) heldRuntime() (name, kind string) {
+	if st := &s.asWritten.Status; st.ServingRuntimeName != "" {
+		return st.ServingRuntimeName, "ServingRuntime"
+	}
+	return s.asWritten.Status.ClusterServingRuntimeName, "ClusterServingRuntime"
+}
+
+// hold keeps the revisions that a status names, and reports whether all of them are there.
+func (comp *component) hold(cs v1beta1.ComponentStatusSpec, canaries []v1beta1.CanarySpec) bool {
+	latest := comp.revision(cs.LatestCreatedRevision)
+	if latest == nil {
+		return false
+	}
+	var variants []*variant
+	if comp.name == spec.Predictor {
+		for i := range canaries {
+			v := newVariant(&canaries[i])
+			for _, t := range cs.Traffic {
+				if t.Tag == v.name && comp.revision(t.RevisionName) != nil {
+					v.revision = t.RevisionName
+				}
+			}
+			if v.revision == "" {
+				return false
+			}
+			variants = append(variants, v)
+		}
+	}
+	comp.latest, comp.variants = latest, variants
+	return true
+}
+
+func newVariant(canary *v1beta1.CanarySpec) *variant {
 	v := &variant{name: canary.Predictor.Name, percent: int(canary.TrafficPercent)}
 	if least := canary.Predictor.MinReplicas; least != nil {
 		v.replicas = int(*least)
 	}
+	return v
+}
+
+// resolveVariant does for a canary of spec.canary what resolveComponent does for the stable
+// predictor. Its revisions stand in the same history, so that a promoted one is found again.
+func (c *Controller) resolveVariant(ctx context.Context, s *service, comp *component, i int) error {
+	v := newVariant(&s.is.Spec.Canary[i])
 	comp.variants = append(comp.variants, v)
 	is, err := manifest.CanaryService(s.is, i)
 	if err != nil {
@@ -131,28 +188,10 @@ func (c *Controller) resolveVariant(ctx context.Context, s *service, comp *compo
 
 // revisionOf finds or makes the revision for the shape that a component has in is.
 func (c *Controller) revisionOf(ctx context.Context, s *service, comp *component, is *v1beta1.InferenceService) (*smv1alpha1.Revision, error) {
-	in := manifest.Input{Service: is, Component: comp.name}
-	if comp.name == spec.Predictor && is.Spec.Predictor.Model != nil {
-		chosen, err := c.chooseRuntime(ctx, is)
-		if err != nil {
-			return nil, err
-		}
-		in.Runtime, in.RuntimeName, in.RuntimeKind, in.RuntimeAnnotations = chosen.Spec, chosen.Name, chosen.Kind, chosen.Annotations
-		if is == s.is {
-			s.runtimeName, s.runtimeKind = chosen.Name, chosen.Kind
-		}
-	}
-	if comp.name != spec.Predictor {
-		in.PredictorHost = manifest.Host(manifest.ComponentName(s.key.Name, spec.Predictor), s.key.Namespace, c.cfg.Domain)
-		if c.cfg.ComponentAddress != nil {
-			in.PredictorHost = c.cfg.ComponentAddress(s.key, spec.Predictor)
-		}
-	}
-	compiled, err := manifest.Compile(in)
+	compiled, err := c.compile(ctx, s, comp, is)
 	if err != nil {
 		return nil, err
 	}
-	comp.unsupported = append(comp.unsupported, compiled.Unsupported...)
 	// A manifest that is put back finds the revision that was made of it, with its bytes.
 	for i := len(comp.revisions) - 1; i >= 0; i-- {
 		if comp.revisions[i].Spec.Hash == compiled.Workload.Hash {
@@ -167,6 +206,33 @@ func (c *Controller) revisionOf(ctx context.Context, s *service, comp *component
 	comp.revisions = append(comp.revisions, *rev)
 	c.events.Eventf(s.asWritten, "Normal", "RevisionCreated", "Created revision %s", rev.Name)
 	return &comp.revisions[len(comp.revisions)-1], nil
+}
+
+// compile chooses the runtime and merges it with the shape that a component has in is.
+func (c *Controller) compile(ctx context.Context, s *service, comp *component, is *v1beta1.InferenceService) (manifest.Compiled, error) {
+	in := manifest.Input{Service: is, Component: comp.name}
+	if comp.name == spec.Predictor && is.Spec.Predictor.Model != nil {
+		chosen, err := c.chooseRuntime(ctx, is)
+		if err != nil {
+			return manifest.Compiled{}, err
+		}
+		in.Runtime, in.RuntimeName, in.RuntimeKind, in.RuntimeAnnotations = chosen.Spec, chosen.Name, chosen.Kind, chosen.Annotations
+		if is == s.is {
+			s.runtimeName, s.runtimeKind = chosen.Name, chosen.Kind
+		}
+	}
+	if comp.name != spec.Predictor {
+		in.PredictorHost = manifest.Host(manifest.ComponentName(s.key.Name, spec.Predictor), s.key.Namespace, c.cfg.Domain)
+		if c.cfg.ComponentAddress != nil {
+			in.PredictorHost = c.cfg.ComponentAddress(s.key, spec.Predictor)
+		}
+	}
+	compiled, err := manifest.Compile(in)
+	if err != nil {
+		return manifest.Compiled{}, err
+	}
+	comp.unsupported = append(comp.unsupported, compiled.Unsupported...)
+	return compiled, nil
 }
 
 func (comp *component) refuse(err error) error { return refuse(err, &comp.refused) }

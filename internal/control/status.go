@@ -99,6 +99,9 @@ func (f *facts) judge() verdict {
 		}
 		return verdict{corev1.ConditionUnknown, "RollingBack", fmt.Sprintf("revision %s starts to take its traffic back%s%s", f.previous, phases(previous), f.goes())}
 	}
+	if f.rolledOut != "" && ready >= f.want && f.want > 0 {
+		return verdict{corev1.ConditionUnknown, "RollingOut", fmt.Sprintf("revision %s is ready and takes over%s", f.latest, f.goes())}
+	}
 	v := verdict{corev1.ConditionUnknown, "Starting", fmt.Sprintf("revision %s: %d of %d replicas ready%s", f.latest, ready, f.want, phases(latest))}
 	if f.serving != "" && f.serving != f.latest {
 		v.reason = "RollingOut"

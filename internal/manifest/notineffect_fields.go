@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
@@ -45,6 +46,10 @@ var effects = map[reflect.Type]fields{
 	reflect.TypeFor[v1beta1.InferenceServiceSpec](): {
 		"predictor": inside, "transformer": inside, "explainer": inside,
 		"canary": inside,
+	},
+	reflect.TypeFor[appsv1.DeploymentStrategy](): {
+		"type":          works,
+		"rollingUpdate": notYet("the old revision keeps all replicas until all of the new one are ready; type Recreate stops it first"),
 	},
 	reflect.TypeFor[v1beta1.CanarySpec](): {"predictor": inside, "trafficPercent": works},
 	reflect.TypeFor[v1beta1.PredictorSpec](): join(podEffects, extensionEffects, fields{
@@ -186,7 +191,7 @@ var extensionEffects = fields{
 	"canaryTrafficPercent": works,
 	"logger":               notYet("logging of requests isn't there yet"),
 	"batcher":              notYet("batching isn't there yet; requests are passed on one by one"),
-	"deploymentStrategy":   notYet("a new revision takes over when it is ready, and only then the old one stops"),
+	"deploymentStrategy":   inside,
 }
 
 // fixedReplicas reports whether minReplicas and maxReplicas ask for one number, which needs no
@@ -262,12 +267,17 @@ func annotationReason(key, value string) string {
 			return err.Error()
 		}
 		return ""
+	case RolloutDurationAnnotation:
+		if _, err := ParseRolloutDuration(value); err != nil {
+			return err.Error()
+		}
+		return ""
 	case AutoscalerClassAnnotation:
 		if value == "none" || value == "external" {
 			return ""
 		}
 		return noAutoscaler
-	case "serving.kserve.io/disable-auto-update", "serving.kserve.io/enable-metric-aggregation",
+	case "serving.kserve.io/enable-metric-aggregation",
 		"serving.kserve.io/enable-prometheus-scraping":
 		if value != "true" {
 			return ""
@@ -293,7 +303,6 @@ func annotationReason(key, value string) string {
 
 // annotations are KServe's that do nothing yet, and why.
 var annotations = map[string]string{
-	"serving.kserve.io/disable-auto-update":         "a changed runtime rolls out at once",
 	"serving.kserve.io/metric":                      noAutoscaler,
 	"serving.kserve.io/targetUtilizationPercentage": noAutoscaler,
 	"serving.kserve.io/enable-metric-aggregation":   "engines' metrics aren't gathered yet",

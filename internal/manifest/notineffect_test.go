@@ -94,7 +94,7 @@ func TestNotInEffect(t *testing.T) {
 			}),
 			want: []string{
 				"spec.explainer.art", "spec.predictor.autoScaling", "spec.predictor.batcher",
-				"spec.predictor.containerConcurrency", "spec.predictor.deploymentStrategy", "spec.predictor.logger",
+				"spec.predictor.containerConcurrency", "spec.predictor.logger",
 				"spec.predictor.scaleMetric", "spec.predictor.scaleMetricType", "spec.predictor.scaleTarget",
 				"spec.predictor.storageContainerName", "spec.predictor.workerSpec",
 			},

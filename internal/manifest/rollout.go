@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -17,6 +18,28 @@ import (
 // StickyAnnotation names what tells clients apart whose requests stay on one revision and one
 // replica: "header=<name>" or "cookie=<name>".
 const StickyAnnotation = "stationmaster.dev/sticky"
+
+// RolloutDurationAnnotation is Knative's: how long traffic takes to move to a new revision, as a
+// duration like 380s.
+const RolloutDurationAnnotation = "serving.knative.dev/rollout-duration"
+
+// ParseRolloutDuration reads the value of RolloutDurationAnnotation; an empty one gives zero.
+func ParseRolloutDuration(value string) (time.Duration, error) {
+	if value == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(value)
+	if err != nil || d < 0 || d > maxRolloutDuration {
+		return 0, errors.New("must be a duration from 0s to 168h; traffic moves at once without it")
+	}
+	return d, nil
+}
+
+const maxRolloutDuration = 7 * 24 * time.Hour
+
+// DisableAutoUpdateAnnotation is KServe's: "true" keeps a Ready service on its revision when its
+// runtime changes.
+const DisableAutoUpdateAnnotation = "serving.kserve.io/disable-auto-update"
 
 var errSticky = errors.New("must be header=<name> or cookie=<name>; requests are spread without it")
 

@@ -32,8 +32,15 @@ type Component struct {
 	// Variants take shares of their own from all that Latest and its predecessor have. While Latest
 	// is empty those of the last plan stay.
 	Variants []Variant
+	// Revisions are all that exist of the component; Recreate waits for the end of their replicas.
+	Revisions []string
 	// Replicas wanted of the revision that serves; zero stops the component.
 	Replicas int
+	// Over is how long traffic takes to move to Latest, percent by percent; zero moves it at once.
+	Over time.Duration
+	// Recreate stops the revision that was rolled out before Latest starts, where one takes over all
+	// traffic: for what hasn't room for both. Requests are refused meanwhile.
+	Recreate bool
 	// Last is what the last plan said of this component; zero at first.
 	Last Rollout
 }
@@ -75,12 +82,21 @@ type Rollout struct {
 	Previous string
 	// Share is the percent of the traffic that Latest gets while it and RolledOut are ready.
 	Share int
+	// Shift is the gradual move of traffic that is under way; zero means none.
+	Shift Shift
 	// Variants are those that run.
 	Variants []Variant
 	// Draining are revisions that lost their traffic less than DrainDelay ago.
 	Draining []Drain
 	// Settled says that all is as the manifest asks. Next doesn't read it.
 	Settled bool
+}
+
+// Shift is a gradual move of traffic to the latest revision.
+type Shift struct {
+	Since time.Time
+	// From and To are Latest's percent at its beginning and end.
+	From, To int
 }
 
 // Drain is a revision that lost its traffic.
@@ -130,7 +146,10 @@ func (p *Plan) component(c Component, o spec.Observed, now time.Time) {
 		p.Rollouts = append(p.Rollouts, r.next)
 		return
 	}
-	r.step(p)
+	r.begin()
+	if !r.recreate(p) {
+		r.step(p)
+	}
 }
 
 // rollout is one component's plan in the making.
@@ -147,25 +166,65 @@ func (r *rollout) freeze() {
 	if r.Last.RolledOut == "" && r.ready(r.Last.Latest) == 0 && len(r.Last.Variants) == 0 {
 		return
 	}
-	r.Variants = r.Last.Variants
+	r.Variants, r.Recreate = r.Last.Variants, false
 	r.Latest, r.percent = cmp.Or(r.Last.Latest, r.Last.RolledOut), r.Last.Share
 	if r.Latest == r.Last.RolledOut {
 		r.percent = 100
 	}
 }
 
-func (r *rollout) step(p *Plan) {
+// begin mends a history in which nothing was rolled out yet.
+func (r *rollout) begin() {
 	if r.next.RolledOut == "" {
 		r.next.Previous = ""
 	}
 	if old := r.Last.Latest; r.next.RolledOut == "" && old != r.Latest && r.ready(old) > 0 {
 		r.next.RolledOut = old // it carries all traffic, though not all of its replicas were ready yet
 	}
+}
+
+// recreate handles the time in which the old revision stops to make room for Latest, and reports
+// whether it did.
+func (r *rollout) recreate(p *Plan) bool {
+	old := r.next.RolledOut
+	if !r.Recreate || r.percent != 100 || old == "" || old == r.Latest {
+		return false
+	}
+	r.Over = 0
+	if r.ready(r.Latest) >= r.Replicas {
+		return false
+	}
+	r.next = Rollout{Component: r.Name, Latest: r.Latest, RolledOut: old, Previous: r.next.Previous}
+	if r.exists(func(rev string) bool { return rev != r.Latest }) && r.ready(r.Latest) == 0 {
+		p.Rollouts = append(p.Rollouts, r.next)
+		return true
+	}
+	p.assign(r.Component, r.Latest, r.Replicas)
+	if r.ready(r.Latest) > 0 {
+		p.Traffic = append(p.Traffic, Share{Component: r.Name, Revision: r.Latest, Percent: 100})
+	}
+	p.Rollouts = append(p.Rollouts, r.next)
+	return true
+}
+
+// exists reports whether any replica is there of a revision of the component for which is holds.
+func (r *rollout) exists(is func(revision string) bool) bool {
+	return slices.ContainsFunc(r.o.Replicas, func(replica spec.Replica) bool {
+		return slices.Contains(r.Revisions, replica.Revision.Name) && is(replica.Revision.Name)
+	})
+}
+
+func (r *rollout) step(p *Plan) {
 	back := r.rollBack()
 	n := r.replicasOfLatest()
 	enough := r.ready(r.Latest) >= n
 	stable := r.next.RolledOut
+	shifting := enough && stable != "" && stable != r.Latest && r.shift()
+	if !shifting {
+		r.next.Shift = Shift{}
+	}
 	switch {
+	case shifting:
 	case stable == r.Latest:
 		r.next.Share = 100
 	case enough && (stable == "" || r.percent == 100):
@@ -199,6 +258,7 @@ func (r *rollout) step(p *Plan) {
 	if back != "" {
 		p.assign(r.Component, back, r.Replicas)
 	}
+	p.again(r.nextStep())
 	r.variants(p)
 	r.keepDraining(p)
 	p.Traffic = append(p.Traffic, r.withVariants(r.shares())...)
@@ -348,7 +408,50 @@ func (r *rollout) keepDraining(p *Plan) {
 	r.next.Draining = kept
 }
 
+// leastStep is the shortest time between two steps of a gradual move.
+const leastStep = time.Second
+
+// shift sets Latest's share on the way to its percent, and reports whether it is still on it.
+func (r *rollout) shift() bool {
+	next := &r.next
+	held := r.Last.Share
+	if r.Last.Latest != r.Latest {
+		held = 0
+	}
+	if r.Over <= 0 || held >= r.percent || r.percent == 1 {
+		return false
+	}
+	if r.Last.Latest != r.Latest || next.Shift.To != r.percent {
+		next.Shift = Shift{Since: r.now, From: held, To: r.percent}
+	}
+	elapsed := r.now.Sub(next.Shift.Since)
+	if elapsed >= r.Over {
+		return false
+	}
+	at := next.Shift.From + int(int64(next.Shift.To-next.Shift.From)*int64(elapsed)/int64(r.Over))
+	next.Share = min(max(at, 1), next.Shift.To)
+	return true
+}
+
+// nextStep is when a gradual move goes on; zero where none is under way.
+func (r *rollout) nextStep() time.Time {
+	s := r.next.Shift
+	if s.Since.IsZero() {
+		return time.Time{}
+	}
+	step := max(r.Over/time.Duration(s.To-s.From), leastStep)
+	passed := r.now.Sub(s.Since) / step
+	next := s.Since.Add((passed + 1) * step)
+	if end := s.Since.Add(r.Over); end.Before(next) {
+		return end
+	}
+	return next
+}
+
 func (p *Plan) again(at time.Time) {
+	if at.IsZero() {
+		return
+	}
 	if p.Again.IsZero() || at.Before(p.Again) {
 		p.Again = at
 	}

@@ -208,6 +208,15 @@ func drawComponent(t *rapid.T) plan.Component {
 	if rapid.Bool().Draw(t, "canary") {
 		c.Canary = percent(rapid.SampledFrom([]int{0, 1, 10, 50, 99, 100}).Draw(t, "percent"))
 	}
+	c.Recreate, c.Revisions = rapid.Bool().Draw(t, "recreate"), []string{"r1", "r2", "r3"}
+	if rapid.Bool().Draw(t, "gradual") {
+		c.Over = time.Duration(rapid.IntRange(1, 200).Draw(t, "over")) * time.Second
+		if rapid.Bool().Draw(t, "shifting") {
+			from := rapid.IntRange(0, 99).Draw(t, "from")
+			c.Last.Shift = plan.Shift{Since: t0.Add(-time.Duration(rapid.IntRange(0, 200).Draw(t, "elapsed")) * time.Second), From: from, To: rapid.IntRange(from+1, 100).Draw(t, "to")}
+			c.Last.Share = from
+		}
+	}
 	left := 100
 	for _, r := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"r1", "r2", "r3"}), 0, 3, rapid.ID).Draw(t, "variants") {
 		v := plan.Variant{Revision: r, Percent: rapid.IntRange(0, left).Draw(t, "variant percent"), Replicas: rapid.IntRange(0, 2).Draw(t, "variant replicas")}
@@ -264,6 +273,9 @@ func TestNextProperties(t *testing.T) {
 			return
 		}
 		c.Last = got.Rollouts[0]
+		if !got.Again.IsZero() && !got.Again.After(t0) {
+			t.Fatalf("to be planned again at %v, which isn't later than now", got.Again)
+		}
 		again := plan.Next(plan.Desired{Components: []plan.Component{c}}, o, t0)
 		if diff := cmp.Diff(got, again); diff != "" {
 			t.Fatalf("not a fixed point (-first +second):\n%s", diff)
@@ -276,7 +288,7 @@ func TestNextProperties(t *testing.T) {
 // in the same step in which it loses its traffic.
 func TestNoRequestIsLostThroughAnyEdits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := plan.Component{Name: spec.Predictor, Latest: "r1", Replicas: 2}
+		c := plan.Component{Name: spec.Predictor, Latest: "r1", Replicas: 2, Over: time.Duration(rapid.IntRange(0, 10).Draw(t, "over")) * time.Second}
 		ready, now, served := map[string]int{}, t0, false
 		before := shares{}
 		for range rapid.IntRange(5, 40).Draw(t, "steps") {
@@ -326,4 +338,75 @@ func TestNoRequestIsLostThroughAnyEdits(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestTrafficMovesPercentByPercentOverTheDurationAsked(t *testing.T) {
+	c := plan.Component{Name: spec.Predictor, Latest: "r2", Replicas: 1, Over: 200 * time.Second, Last: plan.Rollout{Latest: "r2", RolledOut: "r1"}}
+	o := observed(map[string]int{"r1": 1, "r2": 1})
+	var got []int
+	now, steps := t0, 0
+	for {
+		p := plan.Next(plan.Desired{Components: []plan.Component{c}}, o, now)
+		c.Last = p.Rollouts[0]
+		if steps%50 == 0 || c.Last.Settled {
+			got = append(got, sharesOf(p)["r2"])
+		}
+		if c.Last.Settled {
+			break
+		}
+		if steps++; steps > 1000 || !p.Again.After(now) {
+			t.Fatalf("after %d steps at %v: %+v, again %v", steps, now.Sub(t0), c.Last, p.Again)
+		}
+		now = p.Again
+	}
+	if diff := cmp.Diff([]int{1, 50, 100}, got); diff != "" {
+		t.Errorf("percents (-want +got):\n%s", diff)
+	}
+	if took := now.Sub(t0); took != c.Over || c.Last.RolledOut != "r2" || steps != 100 {
+		t.Errorf("took %v in %d steps, rolled out %s", took, steps, c.Last.RolledOut)
+	}
+}
+
+func TestAGradualMoveStartsAnewFromWhereItStandsWhenItsGoalChanges(t *testing.T) {
+	c := plan.Component{
+		Name: spec.Predictor, Latest: "r2", Replicas: 1, Over: 100 * time.Second, Canary: percent(90),
+		Last: plan.Rollout{Latest: "r2", RolledOut: "r1", Share: 40, Shift: plan.Shift{Since: t0.Add(-80 * time.Second), To: 50}},
+	}
+	p := plan.Next(plan.Desired{Components: []plan.Component{c}}, observed(map[string]int{"r1": 1, "r2": 1}), t0)
+	if got := sharesOf(p)["r2"]; got != 40 {
+		t.Errorf("share %d, want 40", got)
+	}
+	c.Canary = percent(20)
+	p = plan.Next(plan.Desired{Components: []plan.Component{c}}, observed(map[string]int{"r1": 1, "r2": 1}), t0)
+	if got := sharesOf(p)["r2"]; got != 20 {
+		t.Errorf("share %d after the goal fell, want 20 at once", got)
+	}
+}
+
+func TestRecreateStopsTheOldRevisionBeforeTheNewOneStarts(t *testing.T) {
+	c := plan.Component{Name: spec.Predictor, Latest: "r2", Replicas: 2, Recreate: true, Revisions: []string{"r1", "r2"}, Last: plan.Rollout{Latest: "r1", RolledOut: "r1", Share: 100}}
+	for i, step := range []struct {
+		ready        map[string]int
+		wantReplicas map[string]int
+		wantShares   shares
+	}{
+		{map[string]int{"r1": 2}, map[string]int{}, shares{}},
+		{map[string]int{"r1": 1}, map[string]int{}, shares{}},
+		{nil, map[string]int{"r2": 2}, shares{}},
+		{map[string]int{"r2": 1}, map[string]int{"r2": 2}, shares{"r2": 100}},
+		{map[string]int{"r2": 2}, map[string]int{"r2": 2}, shares{"r2": 100}},
+		{map[string]int{"r2": 2}, map[string]int{"r2": 2}, shares{"r2": 100}},
+	} {
+		p := plan.Next(plan.Desired{Components: []plan.Component{c}}, observed(step.ready), t0)
+		c.Last = p.Rollouts[0]
+		if diff := cmp.Diff(step.wantReplicas, replicasOf(p)); diff != "" {
+			t.Errorf("step %d: replicas (-want +got):\n%s", i, diff)
+		}
+		if diff := cmp.Diff(step.wantShares, sharesOf(p)); diff != "" {
+			t.Errorf("step %d: traffic (-want +got):\n%s", i, diff)
+		}
+	}
+	if c.Last.RolledOut != "r2" || c.Last.Previous != "r1" || !c.Last.Settled {
+		t.Errorf("at the end %+v", c.Last)
+	}
 }
