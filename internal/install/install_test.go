@@ -2,6 +2,9 @@ package install_test
 
 import (
 	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -100,5 +103,34 @@ func TestRightsAreLeast(t *testing.T) {
 				t.Errorf("%s may write: %v", r.Name, rule)
 			}
 		}
+	}
+}
+
+var update = flag.Bool("update", false, "write the chart's files")
+
+// The chart in the tree is the one that Chart makes.
+func TestTheChartIsMadeFromTheSameObjects(t *testing.T) {
+	files, err := install.Chart()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := filepath.Join("..", "..", "config", "helm", "stationmaster")
+	for name, want := range files {
+		path := filepath.Join(root, filepath.FromSlash(name))
+		if *update {
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, want, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := os.ReadFile(path)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s is out of date (%v): run make generate", name, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(root, "crds", "serving.kserve.io_inferenceservices.yaml")); err != nil {
+		t.Errorf("the chart lacks the kinds: %v", err)
 	}
 }

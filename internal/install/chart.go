@@ -1,0 +1,65 @@
+package install
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Placeholders for the numbers of a chart, which can't hold a template in Go's types.
+const (
+	gatewaysHole  = 900_001
+	operatorsHole = 900_002
+)
+
+// Chart returns the files of the Helm chart but for its custom resource definitions, by their
+// path within it. They are made from what Manifest prints, with the options as values.
+func Chart() (map[string][]byte, error) {
+	o := Options{
+		Namespace: "{{ .Release.Namespace }}", Image: `{{ required "image is missing: name the image that holds stationmaster" .Values.image }}`,
+		PullPolicy: "{{ .Values.imagePullPolicy }}", Domain: "{{ .Values.domain }}",
+		Gateways: gatewaysHole, Operators: operatorsHole, ServiceType: "{{ .Values.serviceType }}",
+	}
+	var out bytes.Buffer
+	for _, object := range Objects(o) {
+		if _, ok := object.(*corev1.Namespace); ok {
+			continue // Helm makes it with --create-namespace
+		}
+		raw, err := document(object)
+		if err != nil {
+			return nil, fmt.Errorf("write %T: %w", object, err)
+		}
+		fmt.Fprintf(&out, "---\n%s", raw)
+	}
+	template := strings.NewReplacer(
+		fmt.Sprint(gatewaysHole), "{{ .Values.gateways }}", fmt.Sprint(operatorsHole), "{{ .Values.operators }}",
+	).Replace(out.String())
+	d := Defaults()
+	return map[string][]byte{
+		"Chart.yaml": []byte(`apiVersion: v2
+name: stationmaster
+description: Serves models from KServe's manifests, with an operator and a gateway
+type: application
+version: 0.1.0
+kubeVersion: ">=1.33.0-0"
+`),
+		"values.yaml": fmt.Appendf(nil, `# Made from the options of 'stationmaster install', by tools/generate.
+
+# The image that holds stationmaster as its entrypoint; it has to be named.
+image: ""
+# Always, IfNotPresent or Never.
+imagePullPolicy: IfNotPresent
+# The last part of service hosts.
+domain: %s
+# Replicas of the gateway.
+gateways: %d
+# Replicas of the operator; one works, the others wait.
+operators: %d
+# The type of the gateway's Service: LoadBalancer, NodePort or ClusterIP.
+serviceType: %s
+`, d.Domain, d.Gateways, d.Operators, d.ServiceType),
+		"templates/stationmaster.yaml": []byte(template),
+	}, nil
+}

@@ -1,0 +1,89 @@
+// Package helm checks the chart with Helm itself. It is a module of its own, so that Helm's
+// dependencies stay out of the product.
+package helm
+
+import (
+	"bytes"
+	"maps"
+	"os/exec"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"sigs.k8s.io/yaml"
+)
+
+const chart = "../../config/helm/stationmaster"
+
+type object = map[string]any
+
+// objects reads YAML documents by kind and name; the namespace itself isn't Helm's to make here.
+func objects(t *testing.T, raw []byte) map[string]object {
+	t.Helper()
+	out := map[string]object{}
+	for _, doc := range bytes.Split(raw, []byte("---\n")) {
+		var o object
+		if err := yaml.Unmarshal(doc, &o); err != nil {
+			t.Fatalf("%v in\n%s", err, doc)
+		}
+		if o == nil || o["kind"] == "Namespace" {
+			continue
+		}
+		out[o["kind"].(string)+"/"+o["metadata"].(object)["name"].(string)] = o
+	}
+	return out
+}
+
+func render(t *testing.T, values map[string]any) (string, error) {
+	t.Helper()
+	c, err := loader.Load(chart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.CRDObjects()) != 5 {
+		t.Errorf("the chart has %d kinds, want 5", len(c.CRDObjects()))
+	}
+	all, err := chartutil.ToRenderValues(c, values, chartutil.ReleaseOptions{Name: "stationmaster", Namespace: "models"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := engine.Render(c, all)
+	return strings.Join(slices.Collect(maps.Values(files)), "\n"), err
+}
+
+func TestTheChartRendersWhatInstallPrints(t *testing.T) {
+	rendered, err := render(t, map[string]any{
+		"image": "example.com/sm:1", "imagePullPolicy": "Always", "domain": "models.example.com",
+		"gateways": 3, "operators": 1, "serviceType": "NodePort",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	install := exec.Command("go", "run", "./cmd/stationmaster", "install", "--crds=false", "--namespace=models",
+		"--image=example.com/sm:1", "--image-pull-policy=Always", "--domain=models.example.com",
+		"--gateways=3", "--operators=1", "--service-type=NodePort")
+	install.Dir = "../.."
+	printed, err := install.Output()
+	if err != nil {
+		t.Fatalf("print the manifest: %v", err)
+	}
+	want, got := objects(t, printed), objects(t, []byte(rendered))
+	for name, o := range want {
+		if !reflect.DeepEqual(o, got[name]) {
+			t.Errorf("%s differs:\nchart   %v\ninstall %v", name, got[name], o)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("the chart has %d objects, the manifest %d", len(got), len(want))
+	}
+}
+
+func TestAChartWithoutAnImageIsRefused(t *testing.T) {
+	if _, err := render(t, nil); err == nil || !strings.Contains(err.Error(), "image is missing") {
+		t.Errorf("got %v", err)
+	}
+}
