@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"net"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -152,13 +153,10 @@ func address(p *corev1.Pod, annotation string) string {
 	return net.JoinHostPort(p.Status.PodIP, port)
 }
 
-// digestIn returns the digest at the end of an image's ID, "sha256:" and hex digits.
-func digestIn(imageID string) string {
-	if i := strings.LastIndex(imageID, "sha256:"); i >= 0 {
-		return imageID[i:]
-	}
-	return ""
-}
+var digestAtEnd = regexp.MustCompile(`sha256:[0-9a-f]{64}$`)
+
+// digestIn returns the digest at the end of an image's ID or reference, or "".
+func digestIn(imageID string) string { return digestAtEnd.FindString(imageID) }
 
 // report is what the model pull command writes when it ends.
 type report struct {
@@ -183,8 +181,8 @@ func digestsOf(p *corev1.Pod) map[string]string {
 			continue
 		}
 		for _, m := range r.Models {
-			if m.Digest != "" {
-				out[m.URI] = m.Digest
+			if d := digestIn(m.Digest); m.URI != "" && d == m.Digest && d != "" {
+				out[m.URI] = d
 			}
 		}
 	}
@@ -219,7 +217,7 @@ func imageDigest(p *corev1.Pod, volume string) string {
 		}
 	}
 	for _, v := range p.Spec.Volumes {
-		if v.Name == volume && v.Image != nil && strings.Contains(v.Image.Reference, "@") {
+		if v.Name == volume && v.Image != nil {
 			return digestIn(v.Image.Reference)
 		}
 	}

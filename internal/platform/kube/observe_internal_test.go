@@ -69,11 +69,11 @@ conditions:
 	pulledAll = `
 initContainerStatuses:
 - name: storage-initializer
-  state: {terminated: {exitCode: 0, startedAt: s2, finishedAt: s5, message: '{"models":[{"uri":"https://models.example/iris","digest":"sha256:aa","sizeBytes":7}]}'}}
+  state: {terminated: {exitCode: 0, startedAt: s2, finishedAt: s5, message: '{"models":[{"uri":"https://models.example/iris","digest":"sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","sizeBytes":7}]}'}}
 `
 )
 
-var digest = map[string]string{"https://models.example/iris": "sha256:aa"}
+var digest = map[string]string{"https://models.example/iris": "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}
 
 func TestAPodIsReadAsAReplica(t *testing.T) {
 	base := spec.Replica{
@@ -147,9 +147,9 @@ containerStatuses:
 		"loading": {
 			status: scheduled + pulledAll + `
 containerStatuses:
-- {name: kserve-container, imageID: "registry.example/engine@sha256:bb", state: {running: {startedAt: s7}}}
+- {name: kserve-container, imageID: "registry.example/engine@sha256:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb", state: {running: {startedAt: s7}}}
 `, want: with(func(r *spec.Replica) {
-				r.Phase, r.Digests, r.RuntimeDigest = spec.Loading, digest, "sha256:bb"
+				r.Phase, r.Digests, r.RuntimeDigest = spec.Loading, digest, "sha256:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
 				r.Timings = spec.Timings{Pull: 3 * time.Second, Start: 2 * time.Second}
 			}),
 		},
@@ -236,16 +236,18 @@ containerStatuses:
 containerStatuses:
 - name: kserve-container
   state: {running: {startedAt: s3}}
-  volumeMounts: [{name: m, mountPath: /mnt/models, volumeStatus: {image: {imageRef: "registry.example/model@sha256:dd"}}}]
+  volumeMounts: [{name: m, mountPath: /mnt/models, volumeStatus: {image: {imageRef: "registry.example/model@sha256:dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd"}}}]
 `, change: func(p *corev1.Pod) { imageModel(p, "registry.example/model:1") },
 			want: with(func(r *spec.Replica) {
-				r.Phase, r.Digests, r.Timings = spec.Loading, map[string]string{"oci://registry.example/model:1": "sha256:dd"}, spec.Timings{Start: 2 * time.Second}
+				r.Phase, r.Digests, r.Timings = spec.Loading, map[string]string{"oci://registry.example/model:1": "sha256:dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd"}, spec.Timings{Start: 2 * time.Second}
 			}),
 		},
 		"with a model's image that is pinned": {
-			status: scheduled, change: func(p *corev1.Pod) { imageModel(p, "registry.example/model@sha256:ee") },
+			status: scheduled, change: func(p *corev1.Pod) {
+				imageModel(p, "registry.example/model@sha256:eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee")
+			},
 			want: with(func(r *spec.Replica) {
-				r.Phase, r.Digests = spec.Pending, map[string]string{"oci://registry.example/model@sha256:ee": "sha256:ee"}
+				r.Phase, r.Digests = spec.Pending, map[string]string{"oci://registry.example/model@sha256:eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee": "sha256:eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee"}
 			}),
 		},
 		"evicted": {
@@ -335,4 +337,25 @@ func TestWhatBlocksADeploymentShows(t *testing.T) {
 			}
 		})
 	}
+}
+
+// FuzzAReportIsRead feeds the pull's termination message, which anything in its image could
+// write: only digests that are some come out.
+func FuzzAReportIsRead(f *testing.F) {
+	f.Add(`{"models":[{"uri":"https://models.example/iris","digest":"sha256:`+strings.Repeat("a", 64)+`","sizeBytes":7}]}`, `{"m":"oci://r/m"}`)
+	f.Add(`{"models":[{"uri":"","digest":"sha256:"}]}`, `{"m":1}`)
+	f.Add("no such model", "")
+	f.Fuzz(func(t *testing.T, message, images string) {
+		p := corev1.Pod{}
+		p.Annotations = map[string]string{annotationImages: images}
+		p.Status.InitContainerStatuses = []corev1.ContainerStatus{{
+			Name: pullContainer, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: message}},
+		}}
+		p.Spec.Volumes = []corev1.Volume{{Name: "m", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: message}}}}
+		for uri, d := range replicaOf(&p).Digests {
+			if len(d) != len("sha256:")+64 || !strings.HasPrefix(d, "sha256:") {
+				t.Errorf("the digest of %q is %q", uri, d)
+			}
+		}
+	})
 }
