@@ -66,8 +66,8 @@ func readiness(table *route.Table, s *route.Service) (bool, string) {
 			continue
 		}
 		b := table.BackendOf(s, c)
-		if b.Ready() {
-			continue
+		if b.Ready() || b.Cold {
+			continue // what sleeps answers, too
 		}
 		reason := b.NotReady
 		if reason == "" {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"stationmaster.dev/stationmaster/internal/demand"
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
 	"stationmaster.dev/stationmaster/internal/route"
@@ -41,6 +42,12 @@ type Config struct {
 	// MaxMessage bounds a gRPC message in bytes, each way; 0 means 256 MiB.
 	MaxMessage int
 	Timeouts   Timeouts
+	// MaxHeld bounds the requests that wait for a replica at one time; 0 means 8192. One service
+	// alone may have half of them.
+	MaxHeld int
+	// Demand gets a report of the load each second, and when a request begins to wait for something
+	// to be started. Nil means that nobody wants to know.
+	Demand *state.Topic[demand.Report]
 	// TrustForwarded keeps the Forwarded and X-Forwarded fields that clients send and adds
 	// to them. By default they are replaced.
 	TrustForwarded bool
@@ -66,6 +73,10 @@ type Timeouts struct {
 	// Hold is how long a request may wait for a replica that is on its way back; 10 s,
 	// negative for not at all.
 	Hold time.Duration
+	// Wake is how long a request may wait for a service to be started that has no replica, for
+	// there was nothing to do; 10 min, as a large model may take. A service's own time-out bounds
+	// it, too.
+	Wake time.Duration
 	// Drain is how long requests may go on after Run's context has ended; 30 s.
 	Drain time.Duration
 }
@@ -81,6 +92,7 @@ func (t Timeouts) withDefaults() Timeouts {
 		{&t.Head, 10 * time.Second},
 		{&t.KeepAlive, 2 * time.Minute},
 		{&t.Hold, 10 * time.Second},
+		{&t.Wake, 10 * time.Minute},
 		{&t.Drain, 30 * time.Second},
 	} {
 		if *d.field == 0 {
@@ -93,6 +105,8 @@ func (t Timeouts) withDefaults() Timeouts {
 const (
 	defaultMaxBody    = 256 << 20
 	defaultMaxMessage = 256 << 20
+	// defaultMaxHeld is for 160 MB at the 20 KB that a held request may cost, its body apart.
+	defaultMaxHeld = 8192
 	// maxHead bounds a request's head, and a call's metadata, in bytes.
 	maxHead = 64 << 10
 	// maxHeaderBytes is what net/http and grpc read of a head before they end the exchange in
@@ -117,6 +131,9 @@ func (c Config) validated() (Config, error) {
 	}
 	if c.MaxMessage == 0 {
 		c.MaxMessage = defaultMaxMessage
+	}
+	if c.MaxHeld == 0 {
+		c.MaxHeld = defaultMaxHeld
 	}
 	if c.Version == "" {
 		c.Version = "dev"

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -98,8 +99,33 @@ func statusOf(err error) error {
 	return status.Error(edgeOf(err).code, err.Error())
 }
 
-// retryAfterSeconds is told with each 503: replicas start within seconds.
+// retryAfterSeconds is told with a 503 where nothing is known of how long a start takes.
 const retryAfterSeconds = 2
+
+// laterError is one that may be gone after a time.
+type laterError struct {
+	error
+	after time.Duration
+}
+
+func (e *laterError) Unwrap() error { return e.error }
+
+// later says when to try again; zero means that it isn't known.
+func later(err error, after time.Duration) error {
+	if after <= 0 {
+		return err
+	}
+	return &laterError{err, after}
+}
+
+// retryAfter is the number of seconds after which a client had better try again.
+func retryAfter(err error) int {
+	var l *laterError
+	if errors.As(err, &l) {
+		return int(min((l.after+time.Second-1)/time.Second, 3600))
+	}
+	return retryAfterSeconds
+}
 
 // writeError answers with an error in the shape of the protocol that path belongs to. It
 // sets no header that identifies the response; those are set before.
@@ -111,7 +137,7 @@ func writeError(w http.ResponseWriter, path string, err error) int {
 	h.Del("Trailer")
 	h["Content-Type"] = []string{"application/json"}
 	if e.status == http.StatusServiceUnavailable {
-		h["Retry-After"] = []string{strconv.Itoa(retryAfterSeconds)}
+		h["Retry-After"] = []string{strconv.Itoa(retryAfter(err))}
 	}
 	if e.status == http.StatusRequestEntityTooLarge {
 		h["Connection"] = []string{"close"}

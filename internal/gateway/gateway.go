@@ -37,11 +37,21 @@ type Gateway struct {
 
 	// tunnels are upgraded connections, which outlive their handlers' servers.
 	tunnels tunnels
-	// held counts the requests that wait for a replica; stopping is closed when none shall.
-	held     atomic.Int64
+	// places are those of the current view, which the next one takes over; building guards them.
+	places map[placesKey]*places
+
+	// crowd counts the requests that wait; stopping is closed when none shall.
+	crowd    crowd
 	stopping chan struct{}
-	// relays send the messages of client streams.
+	meters   meters
+	// cold has a token when a request began to wait for something to be started.
+	cold chan struct{}
+	// relays send the messages of client streams, and copies of requests.
 	relays sync.WaitGroup
+	// copies bounds the mirrored requests; copying ends when the gateway has drained.
+	copies     chan struct{}
+	copying    context.Context //nolint:containedctx // it lives as long as the gateway
+	endCopying context.CancelFunc
 }
 
 // New checks the configuration and makes a gateway. It starts nothing.
@@ -50,11 +60,16 @@ func New(cfg Config) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{cfg: cfg, log: cfg.Logger, pool: upstream.NewPool(cfg.Upstream), stopping: make(chan struct{})}
+	g := &Gateway{
+		cfg: cfg, log: cfg.Logger, pool: upstream.NewPool(cfg.Upstream), stopping: make(chan struct{}),
+		crowd: crowd{most: cfg.MaxHeld}, cold: make(chan struct{}, 1),
+	}
 	if g.metrics, err = newMetrics(cfg.Metrics); err != nil {
 		return nil, err
 	}
 	g.drop = g.dropped
+	g.copies = make(chan struct{}, maxCopies)
+	g.copying, g.endCopying = context.WithCancel(context.Background())
 	g.dialer = grpcpool.New(cfg.MaxMessage)
 	g.grpc, g.grpcOnHTTP = g.newGRPCServer(), g.newGRPCServer()
 	return g, nil
@@ -101,6 +116,9 @@ func (g *Gateway) Run(ctx context.Context) error {
 		serve("gRPC", tls.NewListener(g.cfg.GRPCS, g.tlsConfig("h2")), g.grpc.Serve)
 	}
 	group.Go(func() error { return g.housekeep(ctx) })
+	if g.cfg.Demand != nil {
+		group.Go(func() error { return g.measure(ctx) })
+	}
 	group.Go(func() error {
 		<-ctx.Done()
 		g.drain(context.WithoutCancel(ctx), server)
@@ -158,6 +176,7 @@ func (g *Gateway) drain(ctx context.Context, server *http.Server) {
 	})
 	wg.Go(func() { g.tunnels.drain(ctx) })
 	wg.Wait()
+	g.endCopying()
 	g.relays.Wait()
 	g.pool.Close()
 	g.dialer.Close()

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 
@@ -111,8 +113,9 @@ type call struct {
 // serveCall answers every call but those of the gateway's own services.
 func (g *Gateway) serveCall(_ any, stream grpc.ServerStream) (err error) {
 	c := &call{
-		g: g, stream: stream, ctx: stream.Context(), start: time.Now(), metric: g.metrics.gateway, hold: hold{g: g},
+		g: g, stream: stream, ctx: stream.Context(), start: time.Now(), metric: g.metrics.gateway,
 	}
+	c.hold = hold{g: g, start: c.start}
 	c.method, _ = grpc.MethodFromServerStream(stream)
 	if short, ok := strings.CutPrefix(c.method, oipPrefix); ok {
 		if _, known := oipMethods[short]; known {
@@ -132,6 +135,9 @@ func (g *Gateway) serveCall(_ any, stream grpc.ServerStream) (err error) {
 	err = c.serve()
 	if err != nil && c.target == nil {
 		c.identify(nil)
+		if edgeOf(err).status == http.StatusServiceUnavailable {
+			stream.SetTrailer(metadata.Pairs("retry-after", strconv.Itoa(retryAfter(err))))
+		}
 	}
 	return statusOf(err)
 }
@@ -144,6 +150,7 @@ func (c *call) finish(err error) {
 	took := time.Since(c.start)
 	code := status.Code(err)
 	c.metric.end(p, int(code), took, c.began)
+	c.hold.end(c.start.Add(took))
 	if !c.g.log.Enabled(c.ctx, slog.LevelDebug) {
 		return
 	}
@@ -214,6 +221,7 @@ func (c *call) serve() error {
 
 func (c *call) choose(t *route.Target) {
 	c.target = c.view.targets[t]
+	c.hold.chosen(c.target)
 	if c.began {
 		c.metric.inflight.Dec()
 		c.target.metrics.begin()

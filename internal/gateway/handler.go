@@ -56,8 +56,8 @@ func (g *Gateway) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		g.grpcOnHTTP.ServeHTTP(w, r)
 		return
 	}
-	x := &exchange{g: g, w: w, r: r, start: time.Now(), metric: g.metrics.gateway, hold: hold{g: g}}
-	x.hold.exchange = x
+	x := &exchange{g: g, w: w, r: r, start: time.Now(), metric: g.metrics.gateway}
+	x.hold = hold{g: g, exchange: x, start: x.start}
 	defer x.finish()
 	x.id = requestID(r.Header["X-Request-Id"])
 	raw := r.RequestURI
@@ -86,6 +86,7 @@ func (x *exchange) finish() {
 	}
 	took := time.Since(x.start)
 	x.metric.end(x.protocol(), x.status, took, x.began)
+	x.hold.end(x.start.Add(took))
 	if x.g.log.Enabled(x.r.Context(), slog.LevelDebug) {
 		x.log(took)
 	}
@@ -221,7 +222,11 @@ func (x *exchange) serve() {
 	x.choose(t)
 	x.began = true
 	x.metric.begin()
+	m := x.mirror()
 	x.forward(e)
+	if m != nil {
+		m.send()
+	}
 }
 
 // find looks the request up in the latest table.
@@ -240,6 +245,7 @@ func (x *exchange) find() (*route.Match, *view, error) {
 // choose takes a revision for the request.
 func (x *exchange) choose(t *route.Target) {
 	x.target = x.view.targets[t]
+	x.hold.chosen(x.target)
 	if x.began {
 		x.metric.inflight.Dec()
 		x.target.metrics.begin()
@@ -341,12 +347,12 @@ func tooLarge(limit int64) error {
 		"the request body is larger than this gateway's limit of %d bytes: send less at once, or have the limit raised", limit))
 }
 
-func notReady(m route.Match) error {
+func notReady(m *route.Match) error {
 	why := m.Backend.NotReady
 	if why == "" {
 		why = "no replica is ready"
 	}
-	return errdef.New(errdef.ErrUnavailable, of(fmt.Sprintf("the %s of %s can't answer now", m.Component, m.Service.Key), m.Service.Key, why))
+	return later(errdef.New(errdef.ErrUnavailable, of(fmt.Sprintf("the %s of %s can't answer now", m.Component, m.Service.Key), m.Service.Key, why)), m.Backend.Startup)
 }
 
 // of says what a reason is about, unless the reason does: one that names its service stands

@@ -1,69 +1,283 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/route"
+	"stationmaster.dev/stationmaster/internal/spec"
 )
-
-// maxHeld bounds the requests that wait for a replica at one time; one more is refused at
-// once. A held request costs a goroutine and its connection, its body isn't read yet or small.
-const maxHeld = 4096
 
 // redial is the pause between attempts to reach a replica that the table still calls ready.
 const redial = 25 * time.Millisecond
 
-// hold is the waiting of one request for a replica that is on its way back: a service's only
-// replica that crashed is there again within a second, so that only what was under way in it
-// is lost. All waits of a request together last at most Timeouts.Hold.
+// reason is why a request waits.
+type reason uint8
+
+const (
+	// forRoutes: the table, or this service's line of it, isn't there yet.
+	forRoutes reason = iota
+	// forReturn: a replica that served a moment ago is being started again.
+	forReturn
+	// forDial: a replica that the table calls ready can't be reached.
+	forDial
+	// forWake: nothing runs, because there was nothing to do.
+	forWake
+	// forPlace: every replica has as many requests as it may.
+	forPlace
+	reasons
+)
+
+// hold is a request's stay at the gateway before, between and while it is at replicas: what it
+// waits for, the place that it occupies at one, and which revision's load it counts for.
 type hold struct {
 	g *Gateway
 	// exchange is that of a request over HTTP, nil for a call over gRPC.
 	exchange *exchange
-	until    time.Time // zero before the first wait
+	start    time.Time
+	// since is when the request first waited for a reason; each has a time of its own.
+	since [reasons]time.Time
+	// crowded is the service under which the request counts as one that waits.
+	crowded spec.ServiceKey
+	waiting bool
+	// meter counts the request, and held those that it waits for; nil where there is none yet.
+	meter, held *meter
+	// place is what the request occupies at the endpoint of a queue's revision.
+	place  *places
+	placed *queue
+	// ticket is the request's in line, if it waits for a place.
+	ticket *ticket
+	line   *queue
 }
 
-// wait blocks until the table isn't old any more, pause has passed (zero means no such limit)
-// or ctx ends. It returns false when the request shall wait no longer: its time is up, too
-// many others wait, ctx has ended, or the gateway drains.
-func (h *hold) wait(ctx context.Context, old *route.Table, pause time.Duration) bool {
-	if h.until.IsZero() {
-		h.until = time.Now().Add(h.g.cfg.Timeouts.Hold)
-		if h.exchange != nil {
-			h.exchange.readAhead()
+// stay is what ends a wait.
+type stay uint8
+
+const (
+	goOn stay = iota
+	// tooLong: the time for that reason is up.
+	tooLong
+	// tooMany: the request may not wait, for too many others do.
+	tooMany
+	// ended: the client is gone, or the gateway drains.
+	ended
+)
+
+// patience is how long a request may wait for a reason, in all.
+func (h *hold) patience(why reason, s *route.Service) time.Duration {
+	t := &h.g.cfg.Timeouts
+	switch why {
+	case forWake:
+		if s.Timeout > 0 {
+			return min(s.Timeout, t.Wake)
 		}
+		return t.Wake
+	case forPlace:
+		return cmp.Or(s.Timeout, t.Response)
 	}
+	return t.Hold
+}
+
+// wait blocks until the table isn't old any more, the request's turn has come, pause has passed
+// (zero means no such limit), or the request shall wait no longer.
+func (h *hold) wait(ctx context.Context, why reason, s *route.Service, old *route.Table, pause time.Duration) stay {
 	now := time.Now()
-	left := h.until.Sub(now)
-	if left <= 0 || ctx.Err() != nil {
-		return false
+	if h.since[why].IsZero() {
+		h.since[why] = now
 	}
-	defer h.g.held.Add(-1)
-	if h.g.held.Add(1) > maxHeld {
-		return false
+	left := h.since[why].Add(h.patience(why, s)).Sub(now)
+	switch {
+	case ctx.Err() != nil:
+		return ended
+	case left <= 0:
+		return tooLong
+	case !h.enter(s):
+		return tooMany
 	}
 	if pause == 0 || pause > left {
 		pause = left
 	}
 	table, changed := h.g.cfg.Table.Watch()
 	if table != old {
-		return true
+		return goOn
+	}
+	var turn chan struct{}
+	if h.ticket != nil {
+		turn = h.ticket.turn
 	}
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-changed:
-		return true
+		return goOn
+	case <-turn:
+		h.ticket.called = true
+		return goOn
 	case <-timer.C:
-		return time.Now().Before(h.until)
+		if pause == left {
+			return tooLong
+		}
+		return goOn
 	case <-ctx.Done():
 	case <-h.g.stopping:
 	}
-	return false
+	return ended
+}
+
+// enter makes the request one of those that wait.
+func (h *hold) enter(s *route.Service) bool {
+	if h.waiting {
+		return true
+	}
+	var key spec.ServiceKey
+	if s != nil {
+		key = s.Key
+	}
+	if !h.g.crowd.enter(key) {
+		return false
+	}
+	h.crowded, h.waiting = key, true
+	if h.exchange != nil {
+		h.exchange.readAhead()
+	}
+	return true
+}
+
+// awaits counts the request among those that wait for a revision. Where that is the first that
+// waits for something to be started, it is told at once.
+func (h *hold) awaits(m *meter, wake bool) {
+	if h.held == m {
+		return
+	}
+	h.awaitsNothing()
+	h.held = m
+	h.counts(m, time.Now())
+	if first := m.hold(); first && wake {
+		select {
+		case h.g.cold <- struct{}{}:
+		default: // one is under way, and will tell of this one, too
+		}
+	}
+}
+
+func (h *hold) awaitsNothing() {
+	if h.held != nil {
+		h.held.unhold()
+		h.held = nil
+	}
+}
+
+// counts moves the request into another revision's load.
+func (h *hold) counts(m *meter, now time.Time) {
+	if h.meter == m {
+		return
+	}
+	fresh := h.meter == nil
+	if !fresh {
+		h.meter.leave(now)
+	}
+	if m != nil {
+		m.enter(now, fresh)
+	}
+	h.meter = m
+}
+
+// chosen is called when the request goes to a revision.
+func (h *hold) chosen(t *target) {
+	if h.meter == t.meter {
+		return
+	}
+	now := h.start
+	if h.meter != nil || h.since != [reasons]time.Time{} {
+		now = time.Now()
+	}
+	h.counts(t.meter, now)
+}
+
+// settle ends the waiting; the request goes on, or ends.
+func (h *hold) settle() {
+	h.awaitsNothing()
+	h.unqueue()
+	if h.waiting {
+		h.waiting = false
+		h.g.crowd.leave(h.crowded)
+	}
+}
+
+// end is called when all is over.
+func (h *hold) end(now time.Time) {
+	h.settle()
+	h.vacate()
+	h.counts(nil, now)
+}
+
+// vacate gives the request's place to the next one.
+func (h *hold) vacate() {
+	if h.place != nil {
+		h.place.used.Add(-1)
+		h.placed.next()
+		h.place, h.placed = nil, nil
+	}
+}
+
+func (h *hold) unqueue() {
+	if h.ticket != nil {
+		h.line.leave(h.ticket)
+		h.ticket, h.line = nil, nil
+	}
+}
+
+// occupy finds the request a place at the endpoint e of t, or at another one of t's; nil means
+// that all are full.
+func (h *hold) occupy(v *view, t *route.Target, e, not *route.Endpoint) *route.Endpoint {
+	if t.Limit == 0 {
+		return e
+	}
+	q := &v.targets[t].meter.queue
+	if h.line != nil && h.line != q {
+		h.unqueue()
+	}
+	if !q.may(h.ticket) {
+		return nil
+	}
+	take := func(e *route.Endpoint) bool {
+		p := v.endpoints[e].places
+		if e == not || !p.take() {
+			return false
+		}
+		h.place, h.placed = p, q
+		if h.ticket != nil {
+			h.ticket.called = false // the turn is used
+			h.unqueue()
+			q.next() // there may be more
+		}
+		return true
+	}
+	if take(e) {
+		return e
+	}
+	for i := range t.Endpoints {
+		if other := &t.Endpoints[i]; other != e && take(other) {
+			return other
+		}
+	}
+	return nil
+}
+
+// queueFor puts the request in line for a place at t, and tries once more.
+func (h *hold) queueFor(v *view, t *route.Target, e, not *route.Endpoint) *route.Endpoint {
+	m := v.targets[t].meter
+	if h.ticket == nil {
+		h.ticket, h.line = m.queue.join(), &m.queue
+	} else {
+		h.line.again(h.ticket)
+	}
+	return h.occupy(v, t, e, not)
 }
 
 // errNoRoutes is told while the gateway has no table.
@@ -72,19 +286,20 @@ var errNoRoutes = errdef.New(errdef.ErrUnavailable, "the gateway has no routes y
 // finder finds a request's service in the latest table, and sets the request's view and match.
 type finder func() (*route.Match, *view, error)
 
-// pick finds an endpoint for a request, and waits for one that is on its way back. It returns
-// nil without an error for a call that is for no single service.
+// pick finds an endpoint for a request, and waits for one that is on its way. It returns nil
+// without an error for a call that is for no single service.
 func (h *hold) pick(ctx context.Context, find finder) (*route.Target, *route.Endpoint, error) {
+	defer h.settle()
 	for {
 		m, v, err := find()
 		switch {
 		case v.table == nil:
-			if !h.wait(ctx, nil, 0) {
+			if h.wait(ctx, forRoutes, nil, nil, 0) != goOn {
 				return nil, nil, errNoRoutes
 			}
 			continue
 		case err != nil && v.table.Partial && errors.Is(err, errdef.ErrNotFound):
-			if !h.wait(ctx, v.table, 0) {
+			if h.wait(ctx, forRoutes, nil, v.table, 0) != goOn {
 				return nil, nil, errNoRoutes
 			}
 			continue
@@ -93,24 +308,60 @@ func (h *hold) pick(ctx context.Context, find finder) (*route.Target, *route.End
 		case m.Backend == nil:
 			return nil, nil, nil
 		}
-		if t, e := m.Pick(rand.Uint64(), v.load); t != nil {
-			return t, e, nil
+		why := forReturn
+		switch t, e := m.Pick(rand.Uint64(), v.load); {
+		case t != nil:
+			if e := h.occupy(v, t, e, nil); e != nil {
+				return t, e, nil
+			}
+			if e := h.queueFor(v, t, e, nil); e != nil {
+				return t, e, nil
+			}
+			why = forPlace
+			h.awaits(v.targets[t].meter, false)
+		case m.Backend.Cold:
+			why = forWake
+			if m := v.wakes(m.Backend); m != nil {
+				h.awaits(m, true)
+			}
+		case !m.Backend.Returning:
+			return nil, nil, notReady(m)
 		}
-		if !m.Backend.Returning || !h.wait(ctx, v.table, 0) {
-			return nil, nil, notReady(*m)
+		if s := h.wait(ctx, why, m.Service, v.table, 0); s != goOn {
+			return nil, nil, h.refuse(s, why, m)
 		}
 	}
+}
+
+// refuse says why a request waits no longer.
+func (h *hold) refuse(s stay, why reason, m *route.Match) error {
+	switch {
+	case s == tooMany:
+		return later(errdef.New(errdef.ErrOverloaded, fmt.Sprintf(
+			"too many requests wait for %s already: try again later", m.Service.Key)), m.Backend.Startup)
+	case s == tooLong && why == forPlace:
+		return later(errdef.New(errdef.ErrOverloaded, fmt.Sprintf(
+			"every replica of the %s of %s was busy for %v: try again later", m.Component, m.Service.Key, h.patience(why, m.Service))), 0)
+	case s == tooLong && why == forWake:
+		return later(errdef.New(errdef.ErrUnavailable, fmt.Sprintf(
+			"the %s of %s had no ready replica after %v of waiting: %s", m.Component, m.Service.Key, h.patience(why, m.Service), m.Backend.NotReady)), m.Backend.Startup)
+	}
+	return notReady(m)
 }
 
 // another finds an endpoint in place of one that couldn't be reached: another replica at
 // once, the first time; then whatever the table has a moment later.
 func (h *hold) another(ctx context.Context, not *route.Endpoint, first bool, m *route.Match, v *view, find finder) (*route.Target, *route.Endpoint) {
+	h.vacate()
 	if first {
 		if t, e := m.PickExcept(rand.Uint64(), v.load, not); t != nil {
-			return t, e
+			if e = h.occupy(v, t, e, not); e != nil {
+				return t, e
+			}
 		}
 	}
-	if !h.wait(ctx, v.table, redial) {
+	defer h.settle()
+	if h.wait(ctx, forDial, m.Service, v.table, redial) != goOn {
 		return nil, nil
 	}
 	t, e, err := h.pick(ctx, find)

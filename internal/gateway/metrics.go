@@ -63,6 +63,7 @@ type metrics struct {
 	seconds  *prometheus.HistogramVec
 	inflight *prometheus.GaugeVec
 	errors   *prometheus.CounterVec
+	mirrored *prometheus.CounterVec
 
 	mu      sync.Mutex
 	targets map[targetKey]*targetMetrics
@@ -98,13 +99,17 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Name: "stationmaster_gateway_upstream_errors_total",
 			Help: "Failures on the engine's side, by the stage of the exchange.",
 		}, []string{"namespace", "service", "revision", "stage"}),
+		mirrored: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "stationmaster_mirror_total",
+			Help: "Requests mirrored to a revision, by how its answer compares with the client's.",
+		}, []string{"namespace", "service", "revision", "result"}),
 		targets: map[targetKey]*targetMetrics{},
 	}
 	m.gateway = m.newTarget(targetKey{})
 	if r == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.inflight, m.errors} {
+	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.inflight, m.errors, m.mirrored} {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("gateway: register metrics: %w", err)
 		}
@@ -147,6 +152,7 @@ func (m *metrics) prune(keep func(targetKey) bool) {
 		m.seconds.DeletePartialMatch(labels)
 		m.inflight.DeletePartialMatch(labels)
 		m.errors.DeletePartialMatch(labels)
+		m.mirrored.DeletePartialMatch(labels)
 	}
 }
 

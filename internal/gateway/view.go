@@ -28,6 +28,7 @@ type target struct {
 	revision []string
 	digest   []string
 	metrics  *targetMetrics
+	meter    *meter
 }
 
 type endpoint struct {
@@ -35,6 +36,14 @@ type endpoint struct {
 	http *upstream.Host
 	// calls counts gRPC calls under way.
 	calls *atomic.Int64
+	// places are nil where the engine takes any number of requests.
+	places *places
+}
+
+// placesKey tells the places of a replica from those of others.
+type placesKey struct {
+	targetKey
+	replica string
 }
 
 // view returns the view of the latest table.
@@ -70,12 +79,13 @@ func (g *Gateway) newView(table *route.Table) *view {
 	}
 	httpAddrs := map[string]bool{}
 	live := map[targetKey]bool{}
+	kept := map[placesKey]*places{}
 	for s, b := range table.Backends {
 		for i := range b.Targets {
 			t := &b.Targets[i]
 			key := targetKey{s.Key, t.Revision}
 			live[key] = true
-			vt := &target{Target: t, service: s.Key, metrics: g.metrics.of(key)}
+			vt := &target{Target: t, service: s.Key, metrics: g.metrics.of(key), meter: g.meters.of(key)}
 			if t.Revision != "" {
 				vt.revision = []string{t.Revision}
 			}
@@ -90,6 +100,9 @@ func (g *Gateway) newView(table *route.Table) *view {
 					ve.http = g.pool.Host(e.HTTP)
 					httpAddrs[e.HTTP] = true
 				}
+				if t.Limit > 0 {
+					ve.places = g.placesOf(placesKey{key, e.Replica}, t.Limit, kept)
+				}
 				v.grpcAddrs[e.GRPC] = true
 				v.endpoints[e] = ve
 			}
@@ -98,7 +111,37 @@ func (g *Gateway) newView(table *route.Table) *view {
 	g.pool.Prune(func(addr string) bool { return httpAddrs[addr] })
 	g.dialer.Prune(v.hasGRPC)
 	g.metrics.prune(func(key targetKey) bool { return live[key] })
+	g.meters.prune(func(key targetKey) bool { return live[key] })
+	g.places = kept
 	return v
+}
+
+// placesOf returns a replica's places, with what is occupied of them by an earlier view. The
+// caller holds building.
+func (g *Gateway) placesOf(key placesKey, limit int, kept map[placesKey]*places) *places {
+	p := kept[key]
+	if p == nil {
+		if p = g.places[key]; p == nil || p.limit != int64(limit) {
+			p = &places{limit: int64(limit)}
+		}
+		kept[key] = p
+	}
+	return p
+}
+
+// wakes returns the meter of the revision that a request for a cold backend counts for: the one
+// with the greatest share.
+func (v *view) wakes(b *route.Backend) *meter {
+	var most *route.Target
+	for i := range b.Targets {
+		if t := &b.Targets[i]; most == nil || t.Weight > most.Weight {
+			most = t
+		}
+	}
+	if most == nil {
+		return nil
+	}
+	return v.targets[most].meter
 }
 
 func (v *view) hasGRPC(addr string) bool { return v.grpcAddrs[addr] }
