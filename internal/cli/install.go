@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -28,6 +29,9 @@ them, give it to 'kubectl delete -f -' with --crds=false.`,
 			if o.Image == "" {
 				return usageError{errors.New("--image is missing: name the image that holds stationmaster (see docs/kubernetes.md for how to make one)")}
 			}
+			if namespace, name, ok := strings.Cut(o.ParentGateway, "/"); o.ParentGateway != "" && (!ok || namespace == "" || name == "") {
+				return usageError{fmt.Errorf("--gateway-api %q: want namespace/name of a Gateway", o.ParentGateway)}
+			}
 			raw, err := install.Manifest(o)
 			if err != nil {
 				return fmt.Errorf("install: %w", err)
@@ -44,6 +48,8 @@ them, give it to 'kubectl delete -f -' with --crds=false.`,
 	f.Int32Var(&o.Gateways, "gateways", o.Gateways, "replicas of the gateway")
 	f.Int32Var(&o.Operators, "operators", o.Operators, "replicas of the operator; one works, the others wait")
 	f.StringVar(&o.ServiceType, "service-type", o.ServiceType, "type of the gateway's Service: LoadBalancer, NodePort or ClusterIP")
+	f.StringVar(&o.ParentGateway, "gateway-api", "", "namespace/name of a Gateway (Gateway API) that is to hand *.<domain> to our gateway")
+	f.StringVar(&o.IngressClass, "ingress-class", "", "class of an Ingress that is to hand *.<domain> to our gateway")
 	f.BoolVar(&o.CRDs, "crds", o.CRDs, "print the custom resource definitions too")
 	return cmd
 }

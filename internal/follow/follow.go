@@ -264,6 +264,9 @@ func (f *Follower) look(ctx context.Context, key spec.ServiceKey) error {
 	}
 	s.Components = components(&is, &r, s.Observed)
 	line := routing.Line(s)
+	if is.Labels[routing.VisibilityLabel] == routing.ClusterLocal {
+		line = routing.Inside(line, f.cfg.Domain)
+	}
 	f.set(key, &line)
 	return nil
 }

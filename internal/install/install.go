@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -34,6 +35,9 @@ type Options struct {
 	Gateways, Operators int32
 	// ServiceType is that of the gateway's Service: LoadBalancer, NodePort or ClusterIP.
 	ServiceType string
+	// ParentGateway ("namespace/name") is a Gateway of the Gateway API, and IngressClass a class of
+	// Ingress, that hand everything under Domain to our gateway. Empty means neither.
+	ParentGateway, IngressClass string
 	// CRDs says whether the custom resource definitions are part of it.
 	CRDs bool
 }
@@ -129,7 +133,48 @@ func Objects(o Options) []any {
 		}),
 		o.budget(operator), o.budget(gateway), o.network(),
 	)
+	if o.ParentGateway != "" {
+		out = append(out, o.httpRoute())
+	}
+	if o.IngressClass != "" {
+		out = append(out, o.ingress())
+	}
 	return out
+}
+
+// httpRoute and ingress lead all hosts under the domain to the gateway, which tells services
+// apart: one object for the cluster where KServe makes some for each service.
+func (o Options) httpRoute() map[string]any {
+	namespace, name, _ := strings.Cut(o.ParentGateway, "/")
+	return map[string]any{
+		"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+		"metadata": o.meta(gateway),
+		"spec": map[string]any{
+			"parentRefs": []any{map[string]any{"namespace": namespace, "name": name}},
+			"hostnames":  []any{"*." + o.Domain},
+			"rules": []any{map[string]any{
+				"backendRefs": []any{map[string]any{"name": gateway, "port": 80}},
+				// Models may take long and streams longer: what bounds a request is the gateway.
+				"timeouts": map[string]any{"request": "0s"},
+			}},
+		},
+	}
+}
+
+func (o Options) ingress() *networkingv1.Ingress {
+	prefix := networkingv1.PathTypePrefix
+	return &networkingv1.Ingress{
+		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "Ingress"}, ObjectMeta: o.meta(gateway),
+		Spec: networkingv1.IngressSpec{
+			IngressClassName: &o.IngressClass,
+			Rules: []networkingv1.IngressRule{{Host: "*." + o.Domain, IngressRuleValue: networkingv1.IngressRuleValue{
+				HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{
+					Path: "/", PathType: &prefix,
+					Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: gateway, Port: networkingv1.ServiceBackendPort{Name: "http"}}},
+				}}},
+			}}},
+		},
+	}
 }
 
 func operatorRules() []rbacv1.PolicyRule {

@@ -59,6 +59,23 @@ func TestManifestIsDocumentsInTheOrderTheyAreNeeded(t *testing.T) {
 	}
 }
 
+func TestAnIngressLeadsTheWholeDomainToTheGateway(t *testing.T) {
+	o := options()
+	o.CRDs, o.ParentGateway, o.IngressClass = false, "infra/public", "nginx"
+	raw, err := install.Manifest(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"kind: HTTPRoute", "  hostnames:\n  - '*.example.com'", "  - name: public\n    namespace: infra",
+		"kind: Ingress", "  ingressClassName: nginx", "  - host: '*.example.com'",
+	} {
+		if !bytes.Contains(raw, []byte(want)) {
+			t.Errorf("no %q", want)
+		}
+	}
+}
+
 // Pods satisfy the restricted level of Kubernetes' Pod Security Standards, which their namespace
 // enforces.
 func TestPodsAreRestricted(t *testing.T) {
