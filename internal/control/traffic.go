@@ -77,10 +77,25 @@ func (s *service) routeOf(comp *component) smv1alpha1.ComponentRoute {
 		}
 	}
 	if len(r.Targets) > 0 {
+		r.Mirror = s.mirror(r)
 		// One that can't be read is told as not in effect.
 		r.Sticky, _ = manifest.ParseSticky(s.asWritten.Annotations[manifest.StickyAnnotation])
 	}
 	return r
+}
+
+// mirror is the canary that gets copies of requests: one at 0 %, if the service asks for that.
+func (s *service) mirror(r smv1alpha1.ComponentRoute) *smv1alpha1.MirrorTarget {
+	percent, err := manifest.ParseMirror(s.asWritten.Annotations[manifest.MirrorAnnotation])
+	if err != nil || percent == 0 || !routing.IsCanary(r) {
+		return nil
+	}
+	for _, t := range r.Targets {
+		if t.Tag == manifest.TagLatest && t.Percent == 0 {
+			return &smv1alpha1.MirrorTarget{RevisionName: t.RevisionName, Percent: int32(percent)}
+		}
+	}
+	return nil
 }
 
 // tag is what a revision with a share is called: latest, prev, or the name of its canary.

@@ -267,6 +267,11 @@ func annotationReason(key, value string) string {
 			return err.Error()
 		}
 		return ""
+	case MirrorAnnotation:
+		if _, err := ParseMirror(value); err != nil {
+			return err.Error()
+		}
+		return ""
 	case RolloutDurationAnnotation:
 		if _, err := ParseRolloutDuration(value); err != nil {
 			return err.Error()

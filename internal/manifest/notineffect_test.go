@@ -78,7 +78,7 @@ func TestNotInEffect(t *testing.T) {
 		"scaling to zero":      {is: with(func(s is) { s.Spec.Predictor.MinReplicas = ptr[int32](0) }), want: []string{"spec.predictor.minReplicas"}},
 		"no concurrency limit": {is: with(func(s is) { s.Spec.Predictor.ContainerConcurrency = ptr[int64](0) })},
 		"all requests to one":  {is: with(func(s is) { s.Spec.Predictor.CanaryTrafficPercent = ptr[int64](100) })},
-		"a canary":             {is: withCanaries(canary("b", 1)), },
+		"a canary":             {is: withCanaries(canary("b", 1))},
 		"the framework's field": {is: with(func(s is) {
 			s.Spec.Predictor = v1beta1.PredictorSpec{ONNX: &v1beta1.FrameworkSpec{PredictorExtensionSpec: v1beta1.PredictorExtensionSpec{Storage: &v1beta1.ModelStorageSpec{}}}}
 		}), want: []string{"spec.predictor.onnx.storage"}},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,6 +19,21 @@ import (
 // StickyAnnotation names what tells clients apart whose requests stay on one revision and one
 // replica: "header=<name>" or "cookie=<name>".
 const StickyAnnotation = "stationmaster.dev/sticky"
+
+// MirrorAnnotation is the percent of requests, 1 to 100, of which a canary at 0 % gets copies.
+const MirrorAnnotation = "stationmaster.dev/mirror"
+
+// ParseMirror reads the value of MirrorAnnotation; an empty one gives zero.
+func ParseMirror(value string) (int, error) {
+	if value == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(strings.TrimSuffix(value, "%"))
+	if err != nil || n < 0 || n > 100 {
+		return 0, errors.New("must be a percent, 0 to 100; nothing is mirrored without it")
+	}
+	return n, nil
+}
 
 // RolloutDurationAnnotation is Knative's: how long traffic takes to move to a new revision, as a
 // duration like 380s.

@@ -12,6 +12,21 @@ type HeaderRule struct {
 	Tag   string
 }
 
+// Mirror says that copies of a percent of the requests go to the target with a tag. The zero Mirror
+// copies none.
+type Mirror struct {
+	Tag     string
+	Percent int
+}
+
+// MirrorOf returns the backend that gets copies of a match's requests, nil for none.
+func (t *Table) MirrorOf(m *Match) *Backend {
+	if t == nil || m.Service == nil || m.Backend.Mirror.Percent <= 0 {
+		return nil
+	}
+	return t.byKey[m.Service.Key].tagged[tagOf{m.Backend, m.Backend.Mirror.Tag}]
+}
+
 // Sticky names what tells clients apart whose requests stay on one revision and, while it is
 // ready, on one replica: a header or a cookie. The zero Sticky means neither.
 type Sticky struct {

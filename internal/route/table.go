@@ -53,6 +53,7 @@ type Backend struct {
 	Startup time.Duration
 	// Rules and Sticky are what Steer applies.
 	Rules  []HeaderRule
+	Mirror Mirror
 	Sticky Sticky
 }
 

@@ -153,6 +153,13 @@ func (s *Service) backend(comp *Component) route.Backend {
 	for _, r := range comp.Route.HeaderRules {
 		b.Rules = append(b.Rules, route.HeaderRule{Header: r.Header, Value: r.Value, Tag: r.Tag})
 	}
+	if mirror := comp.Route.Mirror; mirror != nil {
+		for _, t := range comp.Route.Targets {
+			if t.RevisionName == mirror.RevisionName {
+				b.Mirror = route.Mirror{Tag: t.Tag, Percent: int(mirror.Percent)}
+			}
+		}
+	}
 	if sticky := comp.Route.Sticky; sticky != nil {
 		b.Sticky = route.Sticky{Header: sticky.Header, Cookie: sticky.Cookie}
 	}
