@@ -136,9 +136,6 @@ func (c *Config) fillIn(container *corev1.Container, w *spec.Workload) error {
 		container.Args = slices.Concat(container.Command[1:], container.Args)
 		container.Command = nil
 	}
-	if container.TerminationMessagePolicy == "" {
-		container.TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
-	}
 	return nil
 }
 

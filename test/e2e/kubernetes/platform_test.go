@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -327,4 +328,43 @@ func versions(t *testing.T, ns string) map[string]string {
 		}
 	}
 	return out
+}
+
+// TestAPulledModelIsPinnedWithoutARestart: the first pod pulls whatever the source has, later
+// ones that very content, and the first isn't replaced for it.
+func TestAPulledModelIsPinnedWithoutARestart(t *testing.T) {
+	(&installation{binary: filepath.Join(t.TempDir(), "stationmaster")}).publish(t)
+	ns := namespace(t, map[string]string{"pod-security.kubernetes.io/warn": "restricted"})
+	p := startPlatform(t, kube.Config{Namespaces: []string{ns}, Image: ownImage})
+	from := workloadIn(ns, echo(echoImage), spec.Model{URI: "oci://" + modelImage, MountPath: "/mnt/models"})
+	from.Service.Name, from.Revision.Name = "source", "source-predictor-00001"
+	source := observed(t, p, platform.Assignment{Workload: from, Replicas: 1}, "the model is offered", served).Replicas[0]
+
+	uri := "http://" + source.HTTP + "/file?path=/mnt/models/weights.txt"
+	want := platform.Assignment{Workload: workloadIn(ns, echo(echoImage), spec.Model{URI: uri, MountPath: "/mnt/models"}), Replicas: 1}
+	first := observed(t, p, want, "the model is pulled", served).Replicas[0]
+	if text, err := get(t.Context(), "http://"+first.HTTP+"/file?path=/mnt/models/file"); err != nil || text != "the weights" {
+		t.Errorf("the model's file reads %q, %v", text, err)
+	}
+	digest := first.Digests[uri]
+	if digest == "" {
+		t.Fatal("the pull told no digest")
+	}
+	want.Workload.Models[0].Digest = digest
+	want.Replicas = 2
+	both := observed(t, p, want, "two serve", func(o spec.Observed) bool {
+		return len(o.Replicas) == 2 && o.Replicas[0].Phase == spec.Ready && o.Replicas[1].Phase == spec.Ready
+	})
+	if both.Replicas[0].ID != first.ID && both.Replicas[1].ID != first.ID {
+		t.Errorf("pinning replaced %s", first.ID)
+	}
+	// A pin that the source doesn't have is what keeps a third pod from serving other bytes.
+	next := want
+	next.Workload.Revision.Name, next.Workload.Hash = "iris-predictor-00002", "b"
+	next.Workload.Models = []spec.Model{{URI: uri, MountPath: "/mnt/models", Digest: "sha256:" + strings.Repeat("0", 64)}}
+	next.Replicas = 1
+	f := observed(t, p, next, "the other content is refused", failed).Replicas[0].Failure
+	if f.Reason != spec.ModelPullFailed || !strings.Contains(f.Message, digest) {
+		t.Errorf("failure %s: %s; want one that names the digest %s", f.Reason, f.Message, digest)
+	}
 }
