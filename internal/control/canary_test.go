@@ -321,3 +321,42 @@ func TestRecreateNeverRunsTwoRevisions(t *testing.T) {
 		t.Errorf("%s", describe(is))
 	}
 }
+
+func TestACanaryAtZeroIsMirroredToWhereTheServiceAsksForThat(t *testing.T) {
+	b := newBench(t)
+	b.service("iris", annotated("stationmaster.dev/mirror", "25"), annotated("stationmaster.dev/sticky", "cookie=user"))
+	b.ready("iris")
+	mirror := func() (smv1alpha1.MirrorTarget, int) {
+		var r smv1alpha1.Route
+		if err := b.Get(t.Context(), client.ObjectKeyFromObject(b.get("iris")), &r); err != nil {
+			t.Fatal(err)
+		}
+		m, _ := b.table.Load().Named(b.key("iris"), "/")
+		if r.Spec.Components[0].Sticky == nil || r.Spec.Components[0].Sticky.Cookie != "user" || m.Backend.Sticky.Cookie != "user" {
+			t.Errorf("sticky %+v, gateway's %+v", r.Spec.Components[0].Sticky, m.Backend.Sticky)
+		}
+		if got := r.Spec.Components[0].Mirror; got != nil {
+			return *got, m.Backend.Mirror.Percent
+		}
+		return smv1alpha1.MirrorTarget{}, m.Backend.Mirror.Percent
+	}
+	if got, percent := mirror(); got.Percent != 0 || percent != 0 {
+		t.Errorf("mirrored to %+v (%d %%) without a canary", got, percent)
+	}
+	b.change("iris", withModel("file:///models/two"), withCanary(0))
+	b.untilSplit("iris", "1=100 2=0")
+	b.ready("iris")
+	if got, percent := mirror(); got != (smv1alpha1.MirrorTarget{RevisionName: "iris-predictor-00002", Percent: 25}) || percent != 25 {
+		t.Errorf("mirrored to %+v (%d %%)", got, percent)
+	}
+	b.change("iris", withCanary(10))
+	b.untilSplit("iris", "1=90 2=10")
+	b.ready("iris")
+	if got, percent := mirror(); got.Percent != 0 || percent != 0 {
+		t.Errorf("a canary with a share is mirrored to: %+v (%d %%)", got, percent)
+	}
+	b.change("iris", annotated("stationmaster.dev/mirror", "lots"))
+	b.until("iris", "the annotation's fault is told", func(is *v1beta1.InferenceService) bool {
+		return strings.Contains(conditionOf(is.Status.Conditions, v1beta1.ConditionFieldsInEffect).Message, "stationmaster.dev/mirror]: must be a percent")
+	})
+}

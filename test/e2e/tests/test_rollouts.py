@@ -3,13 +3,18 @@
 import collections
 import concurrent.futures
 import json
+import os
+import pathlib
+import re
 
 import pytest
 import requests
 
-from standin import eventually, iris_manifest, iris_session, tensor
+from standin import engine_pids, eventually, iris_manifest, iris_session, tensor
 from test_failures import ROWS, Load
 
+# More than ten take minutes.
+UPDATES = int(os.environ.get("E2E_UPDATES", "10"))
 REVISION = "X-Stationmaster-Revision"
 
 
@@ -100,14 +105,14 @@ def test_a_canary_is_pinned_promoted_and_rolled_back_under_load_without_a_lost_r
     assert len(json.loads(canary_up.kubectl("get", "revisions", "-o", "json"))["items"]) == 2
 
 
-def test_ten_updates_under_load_lose_no_request(own_up):
+def test_updates_under_load_lose_no_request(own_up):
     own_up.apply(shaped(0))
     own_up.wait_ready("iris")
     with Load(own_up) as load:
-        for n in range(1, 11):
+        for n in range(1, UPDATES + 1):
             own_up.apply(shaped(n))
             until_rolled_out(own_up, f"iris-predictor-{n + 1:05d}")
-    print("requests during ten updates:", load.good)
+    print(f"requests during {UPDATES} updates:", load.good)
     assert load.good > 1000 and not load.bad, (load.good, load.bad[:5])
 
 
@@ -135,3 +140,41 @@ def test_a_sticky_client_stays_on_one_revision(canary_up):
         seen.update(answers.keys())
     print("clients by revision:", dict(seen))
     assert min(seen[R1], seen[R2]) > 25, seen
+
+
+def test_a_mirror_gets_copies_whose_answers_agree(canary_up):
+    manifest = shaped(2, 0)
+    manifest["metadata"]["annotations"] = {"stationmaster.dev/mirror": "100"}
+    canary_up.apply(manifest)
+    until_split(canary_up, {R1: 100, R2: 0})
+    eventually(lambda: canary_up.get("iris", kind="route")["spec"]["components"][0].get("mirror"), 10)
+    assert set(ask_many(canary_up, 200)) == {R1}
+
+    def counted():
+        text = requests.get(f"http://127.0.0.1:{canary_up.admin_port}/metrics", timeout=10).text
+        return {r: float(n) for r, n in re.findall(r'stationmaster_mirror_total\{.*result="([a-z-]+)".*\} (\S+)', text)}
+
+    eventually(lambda: sum(counted().values()) >= 200, 30)
+    assert counted() == {"equal": 200}
+
+
+def test_a_named_canary_is_promoted_without_another_start(own_up):
+    stable = shaped(1)
+    stable["spec"]["predictor"]["name"] = "one"
+    own_up.apply(stable)
+    own_up.wait_ready("iris")
+    beside = json.loads(json.dumps(stable))
+    beside["spec"]["canary"] = [{"trafficPercent": 50, "predictor": {"name": "two", "model": {"env": [{"name": "SHAPE", "value": "2"}]}}}]
+    with Load(own_up) as load:
+        own_up.apply(beside)
+        until_split(own_up, {R1: 50, R2: 50})
+        assert set(ask_many(own_up, 40, host="two-iris-default.localhost")) == {R2}
+        [pid] = [p for p in engine_pids(own_up, "") if b"SHAPE=2" in pathlib.Path(f"/proc/{p}/environ").read_bytes()]
+        promoted = shaped(2)
+        promoted["spec"]["predictor"]["name"] = "two"
+        promoted["spec"]["canary"] = None
+        own_up.apply(promoted)
+        until_rolled_out(own_up, R2)
+        assert set(ask_many(own_up, 40)) == {R2}
+        assert b"SHAPE=2" in pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+    assert load.good > 100 and not load.bad, (load.good, load.bad[:5])
