@@ -12,9 +12,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
@@ -146,6 +148,7 @@ func Gateway(ctx context.Context, cfg GatewayConfig) error {
 	if err != nil {
 		return err
 	}
+	ctrllog.SetLogger(logr.FromSlogHandler(cfg.Logger.Handler()))
 	metrics := newRegistry()
 	var table state.Topic[route.Table]
 	gw := gateway.Config{
