@@ -35,7 +35,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 
 func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("stationmaster runtime onnx", flag.ContinueOnError)
-	flags.SetOutput(stderr)
+	flags.SetOutput(io.Discard)
 	var (
 		name     = flags.String("model_name", "", "name under which the model answers (required)")
 		dir      = flags.String("model_dir", "", "folder with model.onnx, one *.onnx file or N/model.onnx (required)")
@@ -51,14 +51,17 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		backend  = flags.String("backend", "", "what should run the graph where it can: stationmaster (built in) or onnxruntime (its shared library); empty takes the built-in one, and the library for what that can't run")
 		level    = flags.String("log_level", "info", "debug, info, warn or error")
 	)
-	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
-		return exitOK
-	} else if err != nil {
-		return exitUsage
-	}
 	usage := func(err error) int {
 		fmt.Fprintf(stderr, "stationmaster runtime onnx: %v\n", err)
 		return exitUsage
+	}
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		flags.SetOutput(stderr)
+		flags.Usage()
+		return exitOK
+	} else if err != nil {
+		// Without the list of all flags, behind which a pod's status would lose the error.
+		return usage(fmt.Errorf("%w; --help lists the flags", err))
 	}
 	if flags.NArg() > 0 {
 		return usage(fmt.Errorf("unexpected argument %q; all are flags such as --model_name", flags.Arg(0)))

@@ -29,8 +29,8 @@ func TestCommandRefusesBadArguments(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out, errs bytes.Buffer
-			if code := command(t.Context(), tc.args, &out, &errs); code != tc.code || !strings.Contains(errs.String(), tc.want) {
-				t.Errorf("exit %d, stderr %q", code, errs.String())
+			if code := command(t.Context(), tc.args, &out, &errs); code != tc.code || !strings.Contains(errs.String(), tc.want) || strings.Count(errs.String(), "\n") > 1 {
+				t.Errorf("exit %d, stderr %q; want one line with %q", code, errs.String(), tc.want)
 			}
 		})
 	}
