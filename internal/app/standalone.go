@@ -20,8 +20,10 @@ import (
 
 	"stationmaster.dev/stationmaster/config/crd"
 	"stationmaster.dev/stationmaster/internal/admin"
+	"stationmaster.dev/stationmaster/internal/autoscale"
 	"stationmaster.dev/stationmaster/internal/catalogue"
 	"stationmaster.dev/stationmaster/internal/control"
+	"stationmaster.dev/stationmaster/internal/demand"
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/gateway"
 	"stationmaster.dev/stationmaster/internal/kubeapi"
@@ -37,19 +39,22 @@ const applyWait = 60 * time.Second
 
 // standalone is everything that `up` runs, as it is being built.
 type standalone struct {
-	cfg      Config
-	table    state.Topic[route.Table]
-	metrics  *prometheus.Registry
-	http     *listenerSet
-	gateway  *gateway.Gateway
-	admin    net.Listener
-	api      *kubeapi.Server
-	store    *modelstore.Store
-	platform *local.Platform
-	control  *control.Controller
-	token    string
-	lazy     *lazyClient
-	ready    atomic.Bool
+	cfg        Config
+	table      state.Topic[route.Table]
+	load       state.Topic[demand.Report]
+	board      demand.Board
+	metrics    *prometheus.Registry
+	http       *listenerSet
+	gateway    *gateway.Gateway
+	admin      net.Listener
+	api        *kubeapi.Server
+	store      *modelstore.Store
+	platform   *local.Platform
+	control    *control.Controller
+	autoscaler *autoscale.Loop
+	token      string
+	lazy       *lazyClient
+	ready      atomic.Bool
 }
 
 // Standalone runs everything on one machine until ctx ends, then drains: the gateway first,
@@ -88,7 +93,7 @@ func (s *standalone) build() error {
 	}
 	s.http = newListenerSet(first, s.cfg.Logger)
 	gw := gateway.Config{
-		HTTP: s.http, Table: &s.table, Logger: s.cfg.Logger, Metrics: s.metrics,
+		HTTP: s.http, Table: &s.table, Demand: &s.load, Logger: s.cfg.Logger, Metrics: s.metrics,
 		MaxBody: s.cfg.MaxBodyBytes, Version: s.cfg.Version,
 		Timeouts: gateway.Timeouts{Response: s.cfg.RequestTimeout},
 	}
@@ -158,8 +163,9 @@ func (s *standalone) buildPlatform() error {
 	port := s.http.Addr().(*net.TCPAddr).Port
 	s.control = control.New(control.Config{
 		Domain: s.cfg.Domain, HTTP: s.gateway.Addrs().HTTP, GRPC: s.gateway.Addrs().GRPC,
-		ComponentAddress: newAddresses(port).of, OneMachine: true, Logger: s.cfg.Logger,
+		ComponentAddress: newAddresses(port).of, OneMachine: true, Scaling: &s.board, Logger: s.cfg.Logger,
 	}, s.platform, &s.table)
+	s.autoscaler = autoscale.New(&s.board, s.cfg.Logger)
 	return nil
 }
 
@@ -186,6 +192,7 @@ func (s *standalone) close() {
 //	control   objects → assignments, status, table   reads: api, platform
 //	addresses opens component addresses              reads: table
 //	gateway   answers requests                       reads: table
+//	autoscale load → replicas                        reads: load, board
 //	admin     health and metrics                     reads: all
 func (s *standalone) run(ctx context.Context, objects []*unstructuredObject) error {
 	// Parts outlive ctx: they are stopped one after another below.
@@ -241,6 +248,8 @@ func (s *standalone) run(ctx context.Context, objects []*unstructuredObject) err
 	}
 	front.run("addresses", func(ctx context.Context) error { return s.http.follow(ctx, &s.table) })
 	front.run("gateway", s.gateway.Run)
+	controllers.run("autoscale", s.autoscaler.Run)
+	controllers.run("load", func(ctx context.Context) error { return followLoad(ctx, &s.load, s.autoscaler) })
 
 	err = s.serve(ctx, c, objects, before, back, engines, controllers, front)
 	stop()

@@ -37,6 +37,7 @@ import (
 	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+	"stationmaster.dev/stationmaster/internal/demand"
 	"stationmaster.dev/stationmaster/internal/plan"
 	"stationmaster.dev/stationmaster/internal/platform"
 	"stationmaster.dev/stationmaster/internal/route"
@@ -65,7 +66,10 @@ type Config struct {
 	Namespaces []string
 	// Leader, when set, lets only one of several reconcilers of a cluster work.
 	Leader *Leader
-	Logger *slog.Logger
+	// Scaling is where an autoscaler is told what may scale, and what it decided is read. Nil means
+	// that there is none: minReplicas run, and one at least.
+	Scaling *demand.Board
+	Logger  *slog.Logger
 }
 
 // Leader names the lease that reconcilers of one cluster compete for.
@@ -292,6 +296,10 @@ func (c *Controller) follow(ctx context.Context, out chan<- event.GenericEvent) 
 		return err
 	}
 	changes, woken := c.platform.Changes(ctx), c.wake.Subscribe(ctx)
+	scaled := make(<-chan spec.ServiceKey)
+	if c.cfg.Scaling != nil {
+		scaled = c.cfg.Scaling.Changed.Subscribe(ctx)
+	}
 	known, err := c.platform.Services(ctx)
 	if err != nil {
 		return fmt.Errorf("list the platform's services: %w", err)
@@ -305,11 +313,17 @@ func (c *Controller) follow(ctx context.Context, out chan<- event.GenericEvent) 
 			send(key)
 		case key := <-woken:
 			send(key)
+		case key := <-scaled:
+			send(key)
 		case <-ctx.Done():
-			// Both end with ctx; their goroutines have left when they are closed.
+			// All end with ctx; their goroutines have left when they are closed.
 			for range changes {
 			}
 			for range woken {
+			}
+			if c.cfg.Scaling != nil {
+				for range scaled {
+				}
 			}
 			return nil
 		}
@@ -394,6 +408,9 @@ func (c *Controller) publish(key spec.ServiceKey, s *route.Service) {
 	if s == nil {
 		delete(c.routes, key)
 		delete(c.rollouts, key)
+		if c.cfg.Scaling != nil {
+			c.cfg.Scaling.Subjects.Delete(key)
+		}
 	} else {
 		c.routes[key] = *s
 	}

@@ -19,6 +19,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/manifest"
 	"stationmaster.dev/stationmaster/internal/plan"
 	"stationmaster.dev/stationmaster/internal/platform"
+	"stationmaster.dev/stationmaster/internal/scale"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -42,8 +43,10 @@ type service struct {
 
 // component is one component of a service on its way to revisions.
 type component struct {
-	name     spec.Component
+	name spec.Component
+	// replicas are those that a rollout needs; scaling is set where the load moves them beside that.
 	replicas int
+	scaling  *scale.Config
 	// canary is the percent of traffic that latest is to get; nil means all.
 	canary  *int
 	refused *refusal
@@ -99,6 +102,7 @@ func (c *Controller) reconcile(ctx context.Context, key spec.ServiceKey, is *v1b
 	s.observed = observed
 	s.plan = plan.Next(c.desired(s), observed, time.Now())
 	c.remember(s)
+	c.subjects(s)
 
 	// The routing table goes first: a revision loses its traffic before it drains.
 	c.route(s)
@@ -152,6 +156,7 @@ func (c *Controller) desired(s *service) plan.Desired {
 		last, ok := remembered[comp.name]
 		if !ok {
 			last = rolloutOf(s.asWritten.Status.Components[v1beta1.ComponentType(comp.name)])
+			last.Asleep = sleeper(s.asWritten, comp.name)
 		}
 		for _, name := range []*string{&last.Latest, &last.RolledOut, &last.Previous} {
 			if comp.revision(*name) == nil {
@@ -161,6 +166,7 @@ func (c *Controller) desired(s *service) plan.Desired {
 		last.Draining = slices.DeleteFunc(slices.Clone(last.Draining), func(d plan.Drain) bool { return comp.revision(d.Revision) == nil })
 		last.Variants = slices.DeleteFunc(slices.Clone(last.Variants), func(v plan.Variant) bool { return comp.revision(v.Revision) == nil })
 		pc.Last = last
+		c.wants(s, comp, &pc)
 		d.Components = append(d.Components, pc)
 	}
 	return d
@@ -231,7 +237,7 @@ func (s *service) facts(comp *component) *facts {
 	}
 	for _, r := range s.plan.Rollouts {
 		if r.Component == comp.name {
-			f.rolledOut, f.previous, f.settled = r.RolledOut, r.Previous, r.Settled
+			f.rolledOut, f.previous, f.settled, f.asleep = r.RolledOut, r.Previous, r.Settled, !r.Asleep.IsZero()
 		}
 	}
 	most := 0
@@ -255,6 +261,9 @@ func (s *service) facts(comp *component) *facts {
 		if a.Component == comp.name && a.Revision == f.latest {
 			f.want = a.Replicas
 		}
+	}
+	if comp.scaling != nil && f.latest == f.rolledOut {
+		f.want = min(f.want, comp.replicas) // what the load wants beside that comes when it comes
 	}
 	for _, r := range s.observed.Replicas {
 		if comp.revision(r.Revision.Name) != nil {

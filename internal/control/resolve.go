@@ -43,7 +43,8 @@ func (c *Controller) resolve(ctx context.Context, s *service) error {
 		if ext == nil {
 			continue
 		}
-		comp := &component{name: name, replicas: replicas(ext), canary: canary(ext), revisions: revisions[name]}
+		comp := &component{name: name, canary: canary(ext), revisions: revisions[name]}
+		c.scaleOf(s, comp, ext)
 		comp.recreate = ext.DeploymentStrategy != nil && ext.DeploymentStrategy.Type == appsv1.RecreateDeploymentStrategyType
 		s.comps = append(s.comps, comp)
 	}
@@ -56,6 +57,9 @@ func (c *Controller) resolve(ctx context.Context, s *service) error {
 		}
 	}
 	for _, comp := range s.comps {
+		if comp.refused != nil {
+			continue
+		}
 		if err := c.resolveComponent(ctx, s, comp); err != nil {
 			return err
 		}
@@ -63,8 +67,8 @@ func (c *Controller) resolve(ctx context.Context, s *service) error {
 	return nil
 }
 
-// replicas is the number of processes a component asks for. Until scaling comes it is
-// minReplicas; zero counts as one, which FieldsInEffect says.
+// replicas is the number of replicas of a component that doesn't scale: minReplicas, and one at
+// least, for nothing would start the first.
 func replicas(ext *v1beta1.ComponentExtensionSpec) int {
 	if ext.MinReplicas == nil {
 		return 1

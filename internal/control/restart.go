@@ -23,12 +23,19 @@ func (f *facts) returning(now time.Time) bool {
 	if f.stopped || f.want == 0 || f.rolledOut == "" || f.serving != "" {
 		return false
 	}
-	for _, r := range f.of(f.rolledOut) {
-		if r.Failure == nil || (!r.Failure.Terminal && r.Failure.RetryAt.Before(now.Add(soon))) {
+	return len(f.of(f.rolledOut)) > 0 && f.comes(now)
+}
+
+// comes reports whether nothing is known to be in the way of the rolled-out revision's next
+// replica: none is there, or one may be ready in a moment.
+func (f *facts) comes(now time.Time) bool {
+	replicas := f.of(f.rolledOut)
+	for _, r := range replicas {
+		if r.Failure == nil || (!r.Failure.Terminal && !r.Failure.RetryAt.IsZero() && r.Failure.RetryAt.Before(now.Add(soon))) {
 			return true
 		}
 	}
-	return false
+	return len(replicas) == 0
 }
 
 // expectAll notes the services that exist, so that the table counts as partial until each was

@@ -114,7 +114,7 @@ func (c *Controller) ingress(s *service) verdict {
 	switch {
 	case s.stopped:
 		return verdict{corev1.ConditionFalse, "Stopped", "stopped by the annotation serving.kserve.io/stop"}
-	case f.serving == "":
+	case f.serving == "", f.asleep && !f.comes(time.Now()):
 		return verdict{corev1.ConditionUnknown, "NoReadyReplica", fmt.Sprintf("the %s has no ready replica; requests are answered with 503", entry)}
 	}
 	v := verdict{status: corev1.ConditionTrue}

@@ -38,6 +38,9 @@ type facts struct {
 	serving string
 	// settled says that the rollout is where the manifest wants it, at a canary's share too.
 	settled bool
+	// asleep says that the rolled-out revision keeps its share though nothing of it is ready, for
+	// there was nothing to do; want is above 0 when it is being started again.
+	asleep  bool
 	stopped bool
 }
 
@@ -90,6 +93,10 @@ func (f *facts) judge() verdict {
 		}
 	}
 	switch {
+	case f.asleep && f.rolledOut == f.latest && (f.want == 0 || ready > 0):
+		return verdict{corev1.ConditionTrue, reasonAsleep, "no replica runs, for there was nothing to do; the next request starts one"}
+	case f.asleep && f.rolledOut == f.latest:
+		return verdict{corev1.ConditionTrue, reasonWaking, fmt.Sprintf("revision %s starts for requests that wait%s", f.latest, phases(latest))}
 	case f.settled && ready >= f.want:
 		return verdict{corev1.ConditionTrue, "", ""}
 	case f.rolledOut == f.latest && ready >= f.want && f.latest != "" && f.previous != "":
@@ -210,6 +217,10 @@ func (f *facts) modelStatus() v1beta1.ModelStatus {
 		}
 	}
 	switch {
+	case f.asleep && f.refused == nil && !f.stopped && len(latest) == 0 && f.latest == f.rolledOut:
+		s.TransitionStatus = v1beta1.UpToDate
+		s.ModelRevisionStates = &v1beta1.ModelRevisionStates{ActiveModelState: v1beta1.Standby, TargetModelState: v1beta1.Standby}
+		return s
 	case f.refused != nil:
 		s.TransitionStatus = v1beta1.InvalidSpec
 		s.ModelRevisionStates.TargetModelState = ""
@@ -277,7 +288,7 @@ func failureInfo(r *spec.Replica) *v1beta1.FailureInfo {
 	at := metav1.NewTime(r.Failure.At).Rfc3339Copy()
 	info.Time = &at
 	switch r.Failure.Reason {
-	case spec.RuntimeNotInstalled, spec.StartFailed, spec.LivenessFailed:
+	case spec.RuntimeNotInstalled, spec.StartFailed, spec.LivenessFailed, spec.Unschedulable:
 		info.Reason = v1beta1.RuntimeUnhealthy
 	case spec.Exited, spec.OOMKilled, spec.StartupTimeout:
 		if !r.Timings.ReadyAt.IsZero() {

@@ -47,6 +47,9 @@ func (c *Controller) line(s *service) route.Service {
 		if len(rc.Route.Targets) == 0 {
 			f := s.facts(comp)
 			rc.Why, rc.Returning = f.judge().message, f.returning(time.Now())
+		} else if f := s.facts(comp); f.asleep {
+			rc.Why, rc.Cold = f.judge().message, f.comes(time.Now())
+			rc.Hidden = true // what is ready of it is about to end
 		}
 		r.Components = append(r.Components, rc)
 		r.Revisions = append(r.Revisions, comp.revisions...)

@@ -36,6 +36,9 @@ type Component struct {
 	Revisions []string
 	// Replicas wanted of the revision that serves; zero stops the component.
 	Replicas int
+	// Wants is how many replicas an autoscaler wants of a revision; those that it doesn't hold get
+	// what Replicas and their share say. Zero lets the one that was rolled out sleep.
+	Wants map[string]int
 	// Over is how long traffic takes to move to Latest, percent by percent; zero moves it at once.
 	Over time.Duration
 	// Recreate stops the revision that was rolled out before Latest starts, where one takes over all
@@ -88,6 +91,9 @@ type Rollout struct {
 	Variants []Variant
 	// Draining are revisions that lost their traffic less than DrainDelay ago.
 	Draining []Drain
+	// Asleep is since when nothing is wanted of RolledOut, though it has its share still, until a
+	// replica of it is ready again; zero while it is awake.
+	Asleep time.Time
 	// Settled says that all is as the manifest asks. Next doesn't read it.
 	Settled bool
 }
@@ -125,6 +131,7 @@ func Next(d Desired, o spec.Observed, now time.Time) Plan {
 	var p Plan
 	for _, c := range d.Components {
 		p.component(c, o, now)
+		p.scale(c, o, now)
 	}
 	return p
 }
@@ -325,9 +332,9 @@ func (r *rollout) withVariants(base []Share) []Share {
 	case len(ready) == 0 || len(base) == 0 && taken == 0:
 		return base
 	case len(base) == 0:
-		scale(ready, 100)
+		toSum(ready, 100)
 	default:
-		scale(base, 100-taken)
+		toSum(base, 100-taken)
 	}
 	for _, v := range ready {
 		same := slices.IndexFunc(base, func(s Share) bool { return s.Revision == v.Revision })
@@ -340,9 +347,9 @@ func (r *rollout) withVariants(base []Share) []Share {
 	return base
 }
 
-// scale makes shares sum to total in the proportions that they have; the last gets what rounding
+// toSum makes shares sum to total in the proportions that they have; the last gets what rounding
 // leaves.
-func scale(shares []Share, total int) {
+func toSum(shares []Share, total int) {
 	sum, left := 0, total
 	for _, s := range shares {
 		sum += s.Percent
@@ -384,13 +391,10 @@ func (r *rollout) drain(revision string) {
 	if revision == "" || r.ready(revision) == 0 {
 		return
 	}
-	kept := make([]Drain, 0, len(r.next.Draining)+1)
-	for _, d := range r.next.Draining {
-		if d.Revision != revision {
-			kept = append(kept, d)
-		}
-	}
-	r.next.Draining = append(kept, Drain{Revision: revision, Since: r.now})
+	// The last plan's list isn't ours to change.
+	kept := slices.DeleteFunc(slices.Clone(r.next.Draining), func(d Drain) bool { return d.Revision == revision })
+	kept = append(kept, Drain{Revision: revision, Since: r.now})
+	r.next.Draining = kept
 }
 
 // keepDraining assigns what drains and isn't wanted otherwise, and forgets what has drained.
@@ -440,8 +444,7 @@ func (r *rollout) nextStep() time.Time {
 		return time.Time{}
 	}
 	step := max(r.Over/time.Duration(s.To-s.From), leastStep)
-	passed := r.now.Sub(s.Since) / step
-	next := s.Since.Add((passed + 1) * step)
+	next := r.now.Add(step - r.now.Sub(s.Since)%step)
 	if end := s.Since.Add(r.Over); end.Before(next) {
 		return end
 	}

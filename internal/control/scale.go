@@ -1,0 +1,204 @@
+package control
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+	"stationmaster.dev/stationmaster/internal/demand"
+	"stationmaster.dev/stationmaster/internal/plan"
+	"stationmaster.dev/stationmaster/internal/scale"
+	"stationmaster.dev/stationmaster/internal/spec"
+)
+
+// The reasons of a component's condition while nothing of it runs, for there is nothing to do,
+// and while it is started again for a request. Both go with the status True.
+const (
+	reasonAsleep = "ScaledToZero"
+	reasonWaking = "Waking"
+)
+
+// scaling returns how a component scales by itself; nil means that the number of its replicas
+// is fixed. An error is about what the manifest says.
+func scaling(is *v1beta1.InferenceService, ext *v1beta1.ComponentExtensionSpec) (*scale.Config, error) {
+	base := scale.Default()
+	// The gateway holds requests by itself at any time, so that nothing has to be waited for
+	// before the last replica goes; and one replica is the least unless less is asked for.
+	base.GracePeriod, base.MinScale = 0, 1
+	annotations := maps.Clone(is.Annotations)
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	maps.Copy(annotations, ext.Annotations)
+	settings := scale.Settings{Annotations: annotations, MaxReplicas: int(ext.MaxReplicas)}
+	if ext.MinReplicas != nil {
+		n := int(*ext.MinReplicas)
+		settings.MinReplicas = &n
+	}
+	if ext.ScaleTarget != nil {
+		n := int(*ext.ScaleTarget)
+		settings.ScaleTarget = &n
+	}
+	if ext.ScaleMetric != nil {
+		settings.ScaleMetric = string(*ext.ScaleMetric)
+	}
+	if ext.ContainerConcurrency != nil {
+		settings.ContainerConcurrency = int(*ext.ContainerConcurrency)
+	}
+	s, err := scale.Read(base, settings)
+	if err != nil || s.Class != scale.ClassKPA {
+		return nil, err
+	}
+	cfg := s.Config
+	if cfg.MaxScale == 0 && !unbounded(annotations) {
+		cfg.MaxScale = max(cfg.MinScale, cfg.InitialScale, cfg.ActivationScale, 1)
+	}
+	if cfg.MinScale == cfg.MaxScale {
+		return nil, nil
+	}
+	return &cfg, nil
+}
+
+// unbounded reports whether a service asks for as many replicas as its load wants: a machine has
+// no room for that unless somebody says so.
+func unbounded(annotations map[string]string) bool {
+	for _, name := range []string{"max-scale", "maxScale"} {
+		if strings.TrimSpace(annotations["autoscaling.knative.dev/"+name]) == "0" {
+			return true
+		}
+	}
+	return false
+}
+
+// scaleOf sets how many replicas a component has, or may have.
+func (c *Controller) scaleOf(s *service, comp *component, ext *v1beta1.ComponentExtensionSpec) {
+	comp.replicas = replicas(ext)
+	if c.cfg.Scaling == nil {
+		return
+	}
+	cfg, err := scaling(s.is, ext)
+	if err != nil {
+		comp.refused = &refusal{v1beta1.InvalidPredictorSpec, err.Error()}
+		return
+	}
+	if comp.scaling = cfg; cfg == nil {
+		return
+	}
+	comp.replicas = max(cfg.MinScale, cfg.InitialScale, 1)
+	if cfg.MaxScale > 0 {
+		comp.replicas = min(comp.replicas, cfg.MaxScale)
+	}
+}
+
+// wants tells plan what the autoscaler says of a component. What it hasn't decided on yet stays
+// as it is: after a restart that is what runs, or sleeps.
+func (c *Controller) wants(s *service, comp *component, pc *plan.Component) {
+	if comp.scaling == nil || s.stopped {
+		return
+	}
+	pc.Wants = map[string]int{}
+	names := []string{pc.Latest, pc.Last.Latest, pc.Last.RolledOut}
+	for _, v := range pc.Variants {
+		names = append(names, v.Revision)
+	}
+	for _, name := range names {
+		if name == "" {
+			continue
+		}
+		n := 0
+		if want, ok := c.cfg.Scaling.Wants.Load(spec.RevisionKey{Namespace: s.key.Namespace, Name: name}); ok {
+			n = want.Replicas
+		} else if name != pc.Last.RolledOut || pc.Last.Asleep.IsZero() {
+			n = max(1, len((&facts{replicas: s.observed.Replicas}).of(name)))
+		}
+		n = max(n, comp.scaling.MinScale)
+		if comp.scaling.MaxScale > 0 {
+			n = min(n, comp.scaling.MaxScale)
+		}
+		pc.Wants[name] = n
+	}
+	if stable := pc.Last.RolledOut; stable != "" && stable != pc.Latest {
+		// What takes over must be able to carry what the other one does.
+		pc.Replicas = max(pc.Replicas, pc.Wants[stable])
+	}
+}
+
+// sleeper reads from a status whether a component sleeps, which is the memory after a restart.
+func sleeper(is *v1beta1.InferenceService, comp spec.Component) time.Time {
+	switch conditionOf(is.Status.Conditions, readyCondition[comp]).Reason {
+	case reasonAsleep, reasonWaking:
+		return time.Unix(1, 0)
+	}
+	return time.Time{}
+}
+
+// subjects tells the autoscaler what of a service scales, after it was planned.
+func (c *Controller) subjects(s *service) {
+	board := c.cfg.Scaling
+	if board == nil {
+		return
+	}
+	var out []demand.Subject
+	for _, comp := range s.comps {
+		if comp.scaling == nil || s.stopped {
+			continue
+		}
+		out = append(out, s.subjectsOf(comp)...)
+	}
+	if len(out) == 0 {
+		board.Subjects.Delete(s.key)
+		return
+	}
+	if old, _ := board.Subjects.Load(s.key); !slices.Equal(old, out) {
+		board.Subjects.Store(s.key, out)
+	}
+}
+
+func (s *service) subjectsOf(comp *component) []demand.Subject {
+	i := slices.IndexFunc(s.plan.Rollouts, func(r plan.Rollout) bool { return r.Component == comp.name })
+	if i < 0 {
+		return nil
+	}
+	r := &s.plan.Rollouts[i]
+	names := []string{r.Latest}
+	if r.RolledOut != "" && r.RolledOut != r.Latest {
+		names = append(names, r.RolledOut)
+	}
+	for _, v := range r.Variants {
+		if !slices.Contains(names, v.Revision) {
+			names = append(names, v.Revision)
+		}
+	}
+	shared := 0
+	for _, t := range s.plan.Traffic {
+		if t.Component == comp.name && t.Percent > 0 {
+			shared++
+		}
+	}
+	var out []demand.Subject
+	for _, name := range names {
+		rev := comp.revision(name)
+		if rev == nil {
+			continue
+		}
+		subject := demand.Subject{
+			Revision: name, Component: comp.name, Config: *comp.scaling, RolledOut: name == r.RolledOut,
+			Pinned: shared > 1 || len(r.Variants) > 0,
+		}
+		subject.Config.ContainerConcurrency = int(rev.Spec.ContainerConcurrency)
+		for _, a := range s.plan.Assignments {
+			if a.Component == comp.name && a.Revision == name {
+				subject.Asked = a.Replicas
+			}
+		}
+		for _, replica := range s.observed.Replicas {
+			if replica.Revision.Name == name && replica.Phase == spec.Ready {
+				subject.Ready++
+			}
+		}
+		out = append(out, subject)
+	}
+	return out
+}
