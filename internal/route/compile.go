@@ -128,6 +128,7 @@ func newEntry(s *Service) *entry {
 			}
 			e.tagged[tagOf{b, t.Tag}] = tagged
 		}
+		e.pin(b)
 	}
 	return e
 }

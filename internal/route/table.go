@@ -68,6 +68,9 @@ type Target struct {
 	Digest string
 	// ModelName is what the engine calls the model.
 	ModelName string
+	// OpenAI is the path before /v1 under which the engine speaks the OpenAI API, "/" for none;
+	// empty means not known, then requests pass as they came.
+	OpenAI string
 	// Protocols the engine speaks; empty means undeclared, then requests pass as they came.
 	Protocols []spec.Protocol
 	// Limit is the most requests that an endpoint is given at once; zero means no limit.

@@ -178,7 +178,7 @@ func (s *Service) backend(comp *Component) route.Backend {
 }
 
 func (s *Service) target(rev *smv1alpha1.Revision, percent int) route.Target {
-	t := route.Target{Revision: rev.Name, Weight: percent, ModelName: rev.Spec.ModelName, Limit: int(rev.Spec.ContainerConcurrency)}
+	t := route.Target{Revision: rev.Name, Weight: percent, ModelName: rev.Spec.ModelName, OpenAI: openAIRoot(rev), Limit: int(rev.Spec.ContainerConcurrency)}
 	for _, p := range rev.Spec.Protocols {
 		t.Protocols = append(t.Protocols, spec.Protocol(p))
 	}

@@ -1,0 +1,48 @@
+package routing
+
+import (
+	"strings"
+
+	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+)
+
+// OpenAIRootAnnotation says under which path before /v1 an engine speaks the OpenAI API: "/openai",
+// "/" for none, "-" for one that must be asked as the client asked. It is one of the pod's: of the
+// runtime's spec.annotations, the InferenceService or the component.
+const OpenAIRootAnnotation = "stationmaster.dev/openai-root"
+
+// openAIRoots are the engines whose roots are known, by what the names of their runtimes and
+// images have in them.
+var openAIRoots = []struct{ word, root string }{
+	{"huggingfaceserver", "/openai"},
+	{"vllm", "/"},
+	{"llama.cpp", "/"},
+	{"llamacpp", "/"},
+	{"sglang", "/"},
+}
+
+// openAIRoot is the path before /v1 under which a revision's engine speaks the OpenAI API; empty
+// means not known.
+func openAIRoot(rev *smv1alpha1.Revision) string {
+	if root, ok := rev.Spec.PodTemplate.Annotations[OpenAIRootAnnotation]; ok {
+		if !strings.HasPrefix(root, "/") {
+			return ""
+		}
+		return "/" + strings.Trim(root, "/")
+	}
+	var names []string
+	if r := rev.Spec.Runtime; r != nil {
+		names = append(names, r.Name, r.Image)
+	}
+	if cs := rev.Spec.PodTemplate.Spec.Containers; len(cs) > 0 {
+		names = append(names, cs[0].Image)
+	}
+	for _, name := range names {
+		for _, known := range openAIRoots {
+			if strings.Contains(name, known.word) {
+				return known.root
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,41 @@
+package routing
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+)
+
+func TestWhereEnginesSpeakOpenAI(t *testing.T) {
+	tests := map[string]struct{ runtime, image, annotation, want string }{
+		"KServe's Hugging Face server": {runtime: "kserve-huggingfaceserver-multinode", want: "/openai"},
+		"vLLM by KServe":               {runtime: "kserve-vllmserver", want: "/"},
+		"llama.cpp":                    {runtime: "stationmaster-llamacpp", want: "/"},
+		"a runtime of one's own":       {runtime: "llm", image: "vllm/vllm-openai:latest", want: "/"},
+		"a container":                  {image: "ghcr.io/ggml-org/llama.cpp:server", want: "/"},
+		"an engine that isn't known":   {runtime: "kserve-sklearnserver", image: "kserve/sklearnserver:latest"},
+		"an annotation goes before":    {runtime: "kserve-vllmserver", annotation: "/api/", want: "/api"},
+		"an annotation for none":       {annotation: "/", want: "/"},
+		"an annotation against it":     {runtime: "kserve-vllmserver", annotation: "-"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var rev smv1alpha1.Revision
+			if tc.runtime != "" {
+				rev.Spec.Runtime = &smv1alpha1.RuntimeIdentity{Name: tc.runtime}
+			}
+			if tc.image != "" {
+				rev.Spec.PodTemplate.Spec.Containers = []corev1.Container{{Image: tc.image}}
+			}
+			if tc.annotation != "" {
+				rev.Spec.PodTemplate.ObjectMeta = metav1.ObjectMeta{Annotations: map[string]string{OpenAIRootAnnotation: tc.annotation}}
+			}
+			if got := openAIRoot(&rev); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
