@@ -2,6 +2,7 @@ package route
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"stationmaster.dev/stationmaster/internal/spec"
@@ -162,5 +163,21 @@ func TestAStickyClientsSecondTryGoesToAnotherReplicaOfItsRevision(t *testing.T) 
 	target, second := m.PickExcept(0, nil, first)
 	if target.Revision != "r1" || second == first {
 		t.Errorf("the second try went to %s of %s", second.Replica, target.Revision)
+	}
+}
+
+// The shares of requests, which fall by chance, are those asked for within a percentage point.
+func TestTenPercentOfTenThousandRequestsGoToACanaryOfTenPercent(t *testing.T) {
+	table := shared(10)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	canary := 0
+	for range 10_000 {
+		if revisionOf(steered(t, table, "iris-n.localhost", none), rnd.Uint64()) == "r2" {
+			canary++
+		}
+	}
+	t.Logf("%d of 10000", canary)
+	if canary < 900 || canary > 1100 {
+		t.Errorf("%d of 10000 requests went to the canary of 10 %%", canary)
 	}
 }
