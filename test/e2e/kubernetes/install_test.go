@@ -34,6 +34,8 @@ type installation struct {
 	manifest []byte
 	// address is the cluster IP of the gateway's Service.
 	address string
+	// models is the URL below which the iris model's file is served over HTTP.
+	models string
 }
 
 // install builds the image, installs by the shipped manifest, and takes it all away when the
@@ -57,7 +59,7 @@ func install(t *testing.T) *installation {
 	if err := api.Get(t.Context(), client.ObjectKey{Namespace: system, Name: gateway}, &service); err != nil {
 		t.Fatal(err)
 	}
-	s.address = service.Spec.ClusterIP
+	s.address, s.models = service.Spec.ClusterIP, serveModels(t)
 	// The operator may still bring the runtimes that ship.
 	eventually(t, "the shipped runtimes are there", func() error {
 		return api.Get(t.Context(), client.ObjectKey{Name: "stationmaster-onnx"}, clusterServingRuntime())

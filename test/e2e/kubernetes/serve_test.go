@@ -37,6 +37,17 @@ func TestStationmasterServes(t *testing.T) {
 	s := install(t)
 	t.Run("the manifest installs it without a restart, in a restricted namespace", s.testInstalled)
 	t.Run("the iris example is served over REST and gRPC from outside and inside", s.testIris)
+	t.Run("a model reaches its engine by download, image or claim", s.testDelivery)
+	t.Run("what can't run says why, and others go on", s.testFailures)
+	t.Run("an update and its rollback lose no request", s.testUpdates)
+	t.Run("the only pod is deleted and no request is lost", s.testPodDeleted)
+	t.Run("replicas run on both nodes and share the requests", s.testTwoNodes)
+	t.Run("a canary gets its ten percent", s.testCanary)
+	t.Run("deletion leaves nothing", s.testDeletion)
+	t.Run("operators are killed: serving goes on, and what changed meanwhile is rolled out", s.testOperatorKilled)
+	t.Run("a gateway is killed: whoever asks again is answered", s.testGatewayKilled)
+	t.Run("operators and gateways are replaced without a lost request", s.testRestarted)
+	t.Run("the API server is away: serving goes on", s.testOutage)
 }
 
 // iris is the example as a cluster can run it: its model's address there is no path of a

@@ -15,6 +15,9 @@ import (
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "eat" {
+		eat()
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := serve(ctx)
 	stop()
@@ -38,6 +41,17 @@ func serve(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// eat takes memory until the kernel ends it.
+func eat() {
+	for kept := [][]byte{}; ; {
+		piece := make([]byte, 1<<20)
+		for i := range piece {
+			piece[i] = 1
+		}
+		kept = append(kept, piece)
+	}
 }
 
 // name tells the pod's name and the user that it runs as.
