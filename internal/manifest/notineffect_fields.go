@@ -33,7 +33,7 @@ func (e effect) except(unless func(v, holder reflect.Value) bool) effect {
 const (
 	noScheduler  = "there is one machine and nothing to schedule"
 	noPod        = "processes share the machine's network, names and users; there is no pod to set this for"
-	noAutoscaler = "scaling isn't there yet; the number of replicas is minReplicas"
+	noAutoscaler = "only concurrency and requests a second are scaled on yet (scaleMetric concurrency or rps, without an autoscalerClass); minReplicas run, and one at least"
 	noWorkers    = "serving over several nodes isn't there yet; the model must fit one machine"
 	noVolume     = "this kind of volume needs a cluster; on one machine use emptyDir, hostPath, persistentVolumeClaim, configMap or secret"
 	noModelMesh  = "engines that serve many models which come and go (ModelMesh) aren't run"
@@ -181,27 +181,27 @@ var modelEffects = fields{
 // extensionEffects are those that every component has.
 var extensionEffects = fields{
 	"storageUris": works, "timeout": works, "labels": works, "annotations": works,
-	"minReplicas": notYet("scaling to zero isn't there yet; one replica is kept").
-		except(func(v, _ reflect.Value) bool { return v.Elem().Int() > 0 }),
-	"maxReplicas": notYet(noAutoscaler).except(fixedReplicas),
-	"scaleTarget": notYet(noAutoscaler), "scaleMetric": notYet(noAutoscaler),
+	"minReplicas": works, "maxReplicas": works, "containerConcurrency": works,
+	"scaleMetric":     notYet(noAutoscaler).except(func(_, holder reflect.Value) bool { return onRequests(holder) }),
+	"scaleTarget":     notYet(noAutoscaler).except(func(_, holder reflect.Value) bool { return onRequests(holder) }),
 	"scaleMetricType": notYet(noAutoscaler), "autoScaling": notYet(noAutoscaler),
-	"containerConcurrency": notYet("limiting requests for each replica isn't there yet; all are passed on").
-		except(func(v, _ reflect.Value) bool { return v.Elem().Int() == 0 }),
 	"canaryTrafficPercent": works,
 	"logger":               notYet("logging of requests isn't there yet"),
 	"batcher":              notYet("batching isn't there yet; requests are passed on one by one"),
 	"deploymentStrategy":   inside,
 }
 
-// fixedReplicas reports whether minReplicas and maxReplicas ask for one number, which needs no
-// scaling.
-func fixedReplicas(v, holder reflect.Value) bool {
-	least := holder.FieldByName("MinReplicas")
-	if least.IsNil() {
-		return v.Int() == 1
+// onRequests reports whether a component scales on its requests, if it does.
+func onRequests(component reflect.Value) bool {
+	metric := component.FieldByName("ScaleMetric")
+	if metric.IsNil() {
+		return true
 	}
-	return v.Int() == least.Elem().Int()
+	switch v1beta1.ScaleMetric(metric.Elem().String()) {
+	case v1beta1.MetricConcurrency, v1beta1.MetricRPS:
+		return true
+	}
+	return false
 }
 
 // podEffects are those of PodSpec.
@@ -295,7 +295,9 @@ func annotationReason(key, value string) string {
 	if reason, ok := annotations[key]; ok {
 		return reason
 	}
-	if strings.HasPrefix(key, "autoscaling.knative.dev/") {
+	switch key + "=" + value {
+	case "autoscaling.knative.dev/class=hpa.autoscaling.knative.dev",
+		"autoscaling.knative.dev/metric=cpu", "autoscaling.knative.dev/metric=memory":
 		return noAutoscaler
 	}
 	for _, foreign := range []string{"serving.knative.dev/", "sidecar.istio.io/", "networking.knative.dev/"} {

@@ -70,12 +70,19 @@ func TestNotInEffect(t *testing.T) {
 		is   is
 		want []string
 	}{
-		"a plain service":      {is: with(func(is) {})},
-		"replicas":             {is: with(func(s is) { s.Spec.Predictor.MinReplicas = ptr[int32](3) })},
-		"one number of them":   {is: with(func(s is) { s.Spec.Predictor.MinReplicas, s.Spec.Predictor.MaxReplicas = ptr[int32](3), 3 })},
-		"one replica at most":  {is: with(func(s is) { s.Spec.Predictor.MaxReplicas = 1 })},
-		"scaling":              {is: with(func(s is) { s.Spec.Predictor.MaxReplicas = 3 }), want: []string{"spec.predictor.maxReplicas"}},
-		"scaling to zero":      {is: with(func(s is) { s.Spec.Predictor.MinReplicas = ptr[int32](0) }), want: []string{"spec.predictor.minReplicas"}},
+		"a plain service":     {is: with(func(is) {})},
+		"replicas":            {is: with(func(s is) { s.Spec.Predictor.MinReplicas = ptr[int32](3) })},
+		"one number of them":  {is: with(func(s is) { s.Spec.Predictor.MinReplicas, s.Spec.Predictor.MaxReplicas = ptr[int32](3), 3 })},
+		"one replica at most": {is: with(func(s is) { s.Spec.Predictor.MaxReplicas = 1 })},
+		"scaling":             {is: with(func(s is) { s.Spec.Predictor.MaxReplicas = 3 })},
+		"scaling to zero":     {is: with(func(s is) { s.Spec.Predictor.MinReplicas = ptr[int32](0) })},
+		"scaling on requests a second": {is: with(func(s is) {
+			s.Spec.Predictor.ScaleMetric, s.Spec.Predictor.ScaleTarget, s.Spec.Predictor.MaxReplicas = ptr(v1beta1.MetricRPS), ptr[int32](50), 3
+			annotate(s, "autoscaling.knative.dev/window", "30s")
+		})},
+		"scaling on the processor by annotation": {is: with(func(s is) {
+			annotate(s, "autoscaling.knative.dev/metric", "cpu")
+		}), want: []string{"metadata.annotations[autoscaling.knative.dev/metric]"}},
 		"no concurrency limit": {is: with(func(s is) { s.Spec.Predictor.ContainerConcurrency = ptr[int64](0) })},
 		"all requests to one":  {is: with(func(s is) { s.Spec.Predictor.CanaryTrafficPercent = ptr[int64](100) })},
 		"a canary":             {is: withCanaries(canary("b", 1))},
@@ -94,7 +101,7 @@ func TestNotInEffect(t *testing.T) {
 			}),
 			want: []string{
 				"spec.explainer.art", "spec.predictor.autoScaling", "spec.predictor.batcher",
-				"spec.predictor.containerConcurrency", "spec.predictor.logger",
+				"spec.predictor.logger",
 				"spec.predictor.scaleMetric", "spec.predictor.scaleMetricType", "spec.predictor.scaleTarget",
 				"spec.predictor.storageContainerName", "spec.predictor.workerSpec",
 			},
@@ -140,7 +147,7 @@ func TestNotInEffect(t *testing.T) {
 				}
 			}),
 			want: []string{
-				"metadata.annotations[autoscaling.knative.dev/target]", "metadata.annotations[serving.kserve.io/autoscalerClass]",
+				"metadata.annotations[serving.kserve.io/autoscalerClass]",
 				"metadata.annotations[sidecar.istio.io/inject]",
 				"metadata.annotations[storage.kserve.io/readonly]",
 			},
