@@ -506,8 +506,8 @@ func TestEventsTellTransitionsAndDoNotFlood(t *testing.T) {
 		}
 	}
 	for i := range 30 {
-		b.set(key, "iris-predictor-00001", fail(i))
-		want := fmt.Sprintf("restarted %d times", i)
+		b.set(key, "iris-predictor-00001", fail(i+1))
+		want := fmt.Sprintf("restarted %d times", i+1)
 		b.until("iris", want, func(is *v1beta1.InferenceService) bool {
 			return strings.Contains(conditionOf(is.Status.Conditions, v1beta1.ConditionReady).Message, want)
 		})
