@@ -41,7 +41,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "ready": ready,
+			"exits": exits, "ready": ready, "stampede": stampede,
 		},
 	})
 }
