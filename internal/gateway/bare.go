@@ -129,7 +129,7 @@ func (x *exchange) serveBare() {
 	case route.ListV2:
 		x.answer(map[string]any{"models": names(s.models())})
 	case route.ListV1:
-		x.answer(listV1(s.models()))
+		x.answer(s.listV1())
 	case route.RepositoryIndex:
 		x.repositoryIndex(s)
 	default:
@@ -146,21 +146,8 @@ func names(models []modelState) []string {
 }
 
 // listV1 answers both the V1 protocol's list and the OpenAI API's, whose path is the same.
-func listV1(models []modelState) any {
-	type card struct {
-		ID      string `json:"id"`
-		Object  string `json:"object"`
-		Created int64  `json:"created"`
-		OwnedBy string `json:"owned_by"`
-	}
-	data := make([]card, len(models))
-	for i, m := range models {
-		data[i] = card{ID: m.name, Object: "model", OwnedBy: m.service.Key.Namespace}
-		if !m.service.Created.IsZero() {
-			data[i].Created = m.service.Created.Unix()
-		}
-	}
-	return map[string]any{"models": names(models), "object": "list", "data": data}
+func (s scope) listV1() any {
+	return map[string]any{"models": names(s.models()), "object": "list", "data": s.cards()}
 }
 
 // maxIndexRequest bounds the body of a repository index request, which holds one flag.
@@ -223,6 +210,6 @@ func (x *exchange) answerBytes(status int, contentType string, body []byte) {
 func (x *exchange) refuseMethod(allowed string) {
 	x.identify()
 	x.w.Header()["Allow"] = []string{allowed}
-	body := errorBody(x.path, edge{}, fmt.Sprintf("%s takes %s, not %s", x.path, allowed, x.r.Method))
+	body := errorBody(x.path, edge{openAI: "invalid_request_error"}, fmt.Sprintf("%s takes %s, not %s", x.path, allowed, x.r.Method))
 	x.answerBytes(http.StatusMethodNotAllowed, "application/json", body)
 }

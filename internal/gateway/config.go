@@ -42,6 +42,7 @@ type Config struct {
 	// MaxMessage bounds a gRPC message in bytes, each way; 0 means 256 MiB.
 	MaxMessage int
 	Timeouts   Timeouts
+	OpenAI     OpenAI
 	// MaxHeld bounds the requests that wait for a replica at one time; 0 means 8192. One service
 	// alone may have half of them.
 	MaxHeld int
@@ -134,6 +135,12 @@ func (c Config) validated() (Config, error) {
 	}
 	if c.MaxHeld == 0 {
 		c.MaxHeld = defaultMaxHeld
+	}
+	if c.OpenAI.MaxRead <= 0 {
+		c.OpenAI.MaxRead = defaultMaxRead
+	}
+	if c.OpenAI.Silence == 0 {
+		c.OpenAI.Silence = defaultSilence
 	}
 	if c.Version == "" {
 		c.Version = "dev"

@@ -16,6 +16,7 @@ import (
 
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
+	"stationmaster.dev/stationmaster/internal/wire/openai"
 )
 
 // edge is how one kind of error looks from outside.
@@ -25,23 +26,25 @@ type edge struct {
 	code   codes.Code
 	// openAI is the error type in OpenAI's shape.
 	openAI string
+	// param and word are what OpenAI's shape has beside, if anything.
+	param, word string
 }
 
 // edges is the one mapping of kinds to HTTP and gRPC.
 var edges = []edge{
-	{errdef.ErrInvalid, http.StatusBadRequest, codes.InvalidArgument, "invalid_request_error"},
-	{errdef.ErrNotFound, http.StatusNotFound, codes.NotFound, "invalid_request_error"},
-	{errdef.ErrConflict, http.StatusConflict, codes.FailedPrecondition, "invalid_request_error"},
-	{errdef.ErrUnauthenticated, http.StatusUnauthorized, codes.Unauthenticated, "authentication_error"},
-	{errdef.ErrDenied, http.StatusForbidden, codes.PermissionDenied, "permission_error"},
-	{errdef.ErrTooLarge, http.StatusRequestEntityTooLarge, codes.ResourceExhausted, "invalid_request_error"},
-	{errdef.ErrOverloaded, http.StatusServiceUnavailable, codes.Unavailable, "server_error"},
-	{errdef.ErrUnavailable, http.StatusServiceUnavailable, codes.Unavailable, "server_error"},
-	{errdef.ErrTimeout, http.StatusGatewayTimeout, codes.DeadlineExceeded, "server_error"},
-	{errdef.ErrUnsupported, http.StatusNotImplemented, codes.Unimplemented, "invalid_request_error"},
-	{errdef.ErrUnverified, http.StatusForbidden, codes.PermissionDenied, "permission_error"},
-	{errdef.ErrNoSpace, http.StatusInsufficientStorage, codes.ResourceExhausted, "server_error"},
-	{errdef.ErrInternal, http.StatusInternalServerError, codes.Internal, "server_error"},
+	{kind: errdef.ErrInvalid, status: http.StatusBadRequest, code: codes.InvalidArgument, openAI: "invalid_request_error"},
+	{kind: errdef.ErrNotFound, status: http.StatusNotFound, code: codes.NotFound, openAI: "invalid_request_error"},
+	{kind: errdef.ErrConflict, status: http.StatusConflict, code: codes.FailedPrecondition, openAI: "invalid_request_error"},
+	{kind: errdef.ErrUnauthenticated, status: http.StatusUnauthorized, code: codes.Unauthenticated, openAI: "authentication_error"},
+	{kind: errdef.ErrDenied, status: http.StatusForbidden, code: codes.PermissionDenied, openAI: "permission_error"},
+	{kind: errdef.ErrTooLarge, status: http.StatusRequestEntityTooLarge, code: codes.ResourceExhausted, openAI: "invalid_request_error"},
+	{kind: errdef.ErrOverloaded, status: http.StatusServiceUnavailable, code: codes.Unavailable, openAI: "server_error"},
+	{kind: errdef.ErrUnavailable, status: http.StatusServiceUnavailable, code: codes.Unavailable, openAI: "server_error"},
+	{kind: errdef.ErrTimeout, status: http.StatusGatewayTimeout, code: codes.DeadlineExceeded, openAI: "server_error"},
+	{kind: errdef.ErrUnsupported, status: http.StatusNotImplemented, code: codes.Unimplemented, openAI: "invalid_request_error"},
+	{kind: errdef.ErrUnverified, status: http.StatusForbidden, code: codes.PermissionDenied, openAI: "permission_error"},
+	{kind: errdef.ErrNoSpace, status: http.StatusInsufficientStorage, code: codes.ResourceExhausted, openAI: "server_error"},
+	{kind: errdef.ErrInternal, status: http.StatusInternalServerError, code: codes.Internal, openAI: "server_error"},
 }
 
 // edgeOf maps any error. What broke on the engine's side and has no kind of its own is a bad
@@ -56,6 +59,10 @@ func edgeOf(err error) edge {
 			}
 			if errors.Is(err, errHead) {
 				e.status = http.StatusRequestHeaderFieldsTooLarge
+			}
+			var api *apiError
+			if errors.As(err, &api) {
+				e.param, e.word = api.param, api.code
 			}
 			return e
 		}
@@ -137,7 +144,11 @@ func writeError(w http.ResponseWriter, path string, err error) int {
 	h.Del("Trailer")
 	h["Content-Type"] = []string{"application/json"}
 	if e.status == http.StatusServiceUnavailable {
-		h["Retry-After"] = []string{strconv.Itoa(retryAfter(err))}
+		after := retryAfter(err)
+		h["Retry-After"] = []string{strconv.Itoa(after)}
+		if openAIPath(path) {
+			h["Retry-After-Ms"] = []string{strconv.Itoa(1000 * after)} // which OpenAI's clients read first
+		}
 	}
 	if e.status == http.StatusRequestEntityTooLarge {
 		h["Connection"] = []string{"close"}
@@ -154,15 +165,7 @@ func errorBody(path string, e edge, message string) []byte {
 		Error string `json:"error"`
 	}{message}
 	if openAIPath(path) {
-		type inner struct {
-			Message string  `json:"message"`
-			Type    string  `json:"type"`
-			Param   *string `json:"param"`
-			Code    *string `json:"code"`
-		}
-		v = struct {
-			Error inner `json:"error"`
-		}{inner{Message: message, Type: e.openAI}}
+		return openai.Error{Message: message, Type: e.openAI, Param: e.param, Code: e.word}.JSON()
 	}
 	return encode(v)
 }
@@ -191,7 +194,7 @@ func openAIPath(path string) bool {
 	}
 	first, _, _ := strings.Cut(rest, "/")
 	switch first {
-	case "chat", "completions", "embeddings", "responses", "rerank", "images", "audio", "moderations":
+	case "chat", "completions", "embeddings", "responses", "rerank", "score", "images", "audio", "moderations":
 		return true
 	}
 	return false

@@ -36,7 +36,9 @@ type exchange struct {
 	path  string
 	query string
 	match route.Match
-	hold  hold
+	// ask is what a request of the OpenAI API asks for, nil for any other.
+	ask  *asked
+	hold hold
 	// target is nil until a revision was chosen.
 	target *target
 	metric *targetMetrics
@@ -84,6 +86,7 @@ func (x *exchange) finish() {
 			p = http.ErrAbortHandler
 		}
 	}
+	x.ask.end(p != nil)
 	took := time.Since(x.start)
 	x.metric.end(x.protocol(), x.status, took, x.began)
 	x.hold.end(x.start.Add(took))
@@ -210,6 +213,9 @@ func (x *exchange) serve() {
 		x.fail(tooLarge(max))
 		return
 	}
+	if x.serveOpenAI() {
+		return
+	}
 	t, e, err := x.hold.pick(x.r.Context(), x.find)
 	if err != nil {
 		x.fail(err)
@@ -222,6 +228,7 @@ func (x *exchange) serve() {
 	x.choose(t)
 	x.began = true
 	x.metric.begin()
+	x.dress()
 	m := x.mirror()
 	x.forward(e)
 	if m != nil {
@@ -238,6 +245,7 @@ func (x *exchange) find() (*route.Match, *view, error) {
 	} else {
 		x.match, err = x.view.table.Match(x.r.Host, x.path)
 	}
+	err = x.ask.find(x.view.table, &x.match, err)
 	x.view.table.Steer(&x.match, x.r.Header.Get)
 	return &x.match, x.view, err
 }

@@ -64,6 +64,8 @@ type metrics struct {
 	inflight *prometheus.GaugeVec
 	errors   *prometheus.CounterVec
 	mirrored *prometheus.CounterVec
+	// generated are the series of generated text.
+	generated tokenMetrics
 
 	mu      sync.Mutex
 	targets map[targetKey]*targetMetrics
@@ -103,13 +105,14 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Name: "stationmaster_mirror_total",
 			Help: "Requests mirrored to a revision, by how its answer compares with the client's.",
 		}, []string{"namespace", "service", "revision", "result"}),
-		targets: map[targetKey]*targetMetrics{},
+		generated: newTokenMetrics(),
+		targets:   map[targetKey]*targetMetrics{},
 	}
 	m.gateway = m.newTarget(targetKey{})
 	if r == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.inflight, m.errors, m.mirrored} {
+	for _, c := range append([]prometheus.Collector{m.requests, m.seconds, m.inflight, m.errors, m.mirrored}, m.generated.collectors()...) {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("gateway: register metrics: %w", err)
 		}
@@ -153,6 +156,7 @@ func (m *metrics) prune(keep func(targetKey) bool) {
 		m.inflight.DeletePartialMatch(labels)
 		m.errors.DeletePartialMatch(labels)
 		m.mirrored.DeletePartialMatch(labels)
+		m.generated.prune(labels)
 	}
 }
 

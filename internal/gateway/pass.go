@@ -59,6 +59,7 @@ func (x *exchange) targetPath() string {
 	if name, rewrite := engineModel(&x.match, x.target.Target); rewrite {
 		path = x.match.Call.Renamed(path, name)
 	}
+	path = x.ask.path(path, x.target.Target)
 	if x.query == "" {
 		return path
 	}
@@ -172,6 +173,9 @@ func (x *exchange) roundTrip(req *upstream.Request, e *route.Endpoint) (*upstrea
 		if other == nil || other.HTTP == "" {
 			return nil, x.clientError(err)
 		}
+		if !x.ask.suits(&x.match, t) {
+			return nil, x.clientError(err)
+		}
 		clear(into)
 		x.choose(t)
 		if path := x.targetPath(); path != req.Target && !req.Retarget(path, req.Set) {
@@ -258,6 +262,9 @@ func (x *exchange) reply(resp *upstream.Response) {
 		} else {
 			x.upstreamFailed(err)
 			x.status = http.StatusBadGateway
+			if x.ask.broke(err) {
+				return
+			}
 		}
 		panic(http.ErrAbortHandler)
 	}

@@ -29,8 +29,8 @@ type Request struct {
 	bare                          bool
 }
 
-// errTwice refuses what one reader would take for this model and another for that.
-var errTwice = errdef.New(errdef.ErrInvalid, `the body has "model" twice: give it once`)
+// ErrTwice refuses a body with two models: what one reader would take for this model and another for that.
+var ErrTwice = errdef.New(errdef.ErrInvalid, `the body has "model" twice: give it once`)
 
 // ReadRequest reads a body. Where whole is false text is only its beginning, and what it ends
 // within is left out; a text that is wrong then looks like one that ends early. Errors are of
@@ -51,7 +51,7 @@ func ReadRequest(text []byte, whole bool) (Request, error) {
 				return err
 			}
 			if r.model.Found() {
-				return errTwice
+				return ErrTwice
 			}
 			r.Model, r.model = string(name), Span{from, s.Pos()}
 			return nil
@@ -71,7 +71,7 @@ func ReadRequest(text []byte, whole bool) (Request, error) {
 	switch {
 	case err == nil:
 		r.Whole = true
-	case !whole && err != errTwice: //nolint:errorlint // it isn't wrapped
+	case !whole && err != ErrTwice: //nolint:errorlint // it isn't wrapped
 		return r, nil
 	}
 	return r, err
