@@ -6,8 +6,7 @@ const page = `# Autoscaling on concurrency and requests a second
 <!-- made by go run ./test/autoscaling; don't edit -->
 
 Replicas follow the load as they do under Knative's pod autoscaler (KPA), with Knative's
-annotations, defaults and limits, and without Knative. So far this is the rule alone: services
-run their ` + "`minReplicas`" + ` until the controller asks it.
+annotations, defaults and limits, and without Knative. [scaling.md](scaling.md) says how to use it.
 
 Every second the gateway says how many requests are in flight for a revision and how many began.
 Every two seconds ` + "`internal/scale`" + ` averages them over a stable window (60 s) and a panic
