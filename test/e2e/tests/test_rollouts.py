@@ -6,9 +6,11 @@ import json
 import os
 import pathlib
 import re
+import time
 
 import pytest
 import requests
+import tritonclient.grpc as triton_grpc
 
 from standin import engine_pids, eventually, iris_manifest, iris_session, tensor
 from test_failures import ROWS, Load
@@ -26,6 +28,27 @@ def shaped(shape, percent=None):
     if percent is not None:
         predictor["canaryTrafficPercent"] = percent
     return manifest
+
+
+class GrpcLoad(Load):
+    """Clients that ask over gRPC without pause and keep what failed."""
+
+    def run(self):
+        x = triton_grpc.InferInput(self.input, ROWS.shape, "FP32")
+        x.set_data_from_numpy(ROWS)
+        with triton_grpc.InferenceServerClient(self.up.grpc) as client:
+            while not self.stop.is_set():
+                began = time.monotonic()
+                try:
+                    client.infer("iris", [x], client_timeout=60)
+                    why = None
+                except triton_grpc.InferenceServerException as e:
+                    why = repr(e)
+                with self.lock:
+                    if why:
+                        self.bad.append((began, why))
+                    else:
+                        self.good += 1
 
 
 def predictor(up):
@@ -108,12 +131,13 @@ def test_a_canary_is_pinned_promoted_and_rolled_back_under_load_without_a_lost_r
 def test_updates_under_load_lose_no_request(own_up):
     own_up.apply(shaped(0))
     own_up.wait_ready("iris")
-    with Load(own_up) as load:
+    with Load(own_up, 2) as rest, GrpcLoad(own_up, 2) as calls:
         for n in range(1, UPDATES + 1):
             own_up.apply(shaped(n))
             until_rolled_out(own_up, f"iris-predictor-{n + 1:05d}")
-    print(f"requests during {UPDATES} updates:", load.good)
-    assert load.good > 1000 and not load.bad, (load.good, load.bad[:5])
+    print(f"requests and calls during {UPDATES} updates:", rest.good, calls.good)
+    for load in (rest, calls):
+        assert load.good > 500 and not load.bad, (load.good, load.bad[:5])
 
 
 def test_a_tag_leads_to_its_revision_by_host_and_by_header(canary_up):
