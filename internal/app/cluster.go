@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -57,16 +58,21 @@ type OperatorConfig struct {
 	Logger      *slog.Logger
 }
 
+// gatewayLag is how much later than the operator a gateway may hear of a new route. Usually that
+// is a few milliseconds; one that lost its watches has them back after a second or two.
+const gatewayLag = 5 * time.Second
+
 // Operator reconciles a cluster until ctx ends. It blocks, and has joined all it started when
 // it returns.
 func Operator(ctx context.Context, cfg OperatorConfig) error {
 	if cfg.Image == "" {
 		return errdef.New(errdef.ErrInvalid, "--image is missing: pods that pull models and the built-in runtime run this binary's own image")
 	}
-	config, err := clusterConfig(cfg.Kubeconfig)
+	config, err := clusterConfig(cfg.Kubeconfig, cfg.Logger)
 	if err != nil {
 		return err
 	}
+	ctrllog.SetLogger(logr.FromSlogHandler(cfg.Logger.Handler()))
 	ln, err := listen("--admin", cfg.Admin)
 	if err != nil {
 		return err
@@ -92,6 +98,7 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 		ComponentAddress: func(k spec.ServiceKey, c spec.Component) string {
 			return manifest.ComponentName(k.Name, c) + "." + k.Namespace
 		},
+		Drain:      gatewayLag,
 		Namespaces: cfg.Watch,
 		Logger:     cfg.Logger,
 	}
@@ -144,7 +151,7 @@ type GatewayConfig struct {
 // Gateway serves a cluster's services until ctx ends, then drains. It blocks, and has joined
 // all it started when it returns.
 func Gateway(ctx context.Context, cfg GatewayConfig) error {
-	config, err := clusterConfig(cfg.Kubeconfig)
+	config, err := clusterConfig(cfg.Kubeconfig, cfg.Logger)
 	if err != nil {
 		return err
 	}
@@ -254,7 +261,7 @@ func whether(ready *atomic.Bool) func() error {
 
 // clusterConfig finds the cluster: a kubeconfig that is named, the pod's own account, or where
 // kubectl looks.
-func clusterConfig(kubeconfig string) (*rest.Config, error) {
+func clusterConfig(kubeconfig string, log *slog.Logger) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
@@ -265,6 +272,7 @@ func clusterConfig(kubeconfig string) (*rest.Config, error) {
 	// The server's own fairness bounds us; the client's old default of 5 a second is for people.
 	config.QPS, config.Burst = 200, 400
 	config.UserAgent = "stationmaster"
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return patient{next: next, log: log} })
 	return config, nil
 }
 
@@ -294,16 +302,18 @@ func awaitKinds(ctx context.Context, c client.Client, log *slog.Logger) error {
 	for _, kind := range []client.Object{
 		&v1beta1.InferenceService{}, &v1alpha1.ServingRuntime{}, &v1alpha1.ClusterServingRuntime{}, &smv1alpha1.Revision{}, &smv1alpha1.Route{},
 	} {
-		for {
-			gvk, err := c.GroupVersionKindFor(kind)
-			if err != nil {
-				return fmt.Errorf("BUG: %w", err)
-			}
+		gvk, err := c.GroupVersionKindFor(kind)
+		if err != nil {
+			return fmt.Errorf("BUG: %w", err)
+		}
+		for first := true; ; first = false {
 			_, err = c.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
 			if err == nil {
 				break
 			}
-			log.WarnContext(ctx, "the cluster doesn't serve a kind yet; asking again", "kind", gvk.Kind, "err", err)
+			if first {
+				log.WarnContext(ctx, "the cluster doesn't serve a kind yet; asking until it does", "kind", gvk.Kind, "err", err)
+			}
 			select {
 			case <-time.After(unknownKinds):
 			case <-ctx.Done():

@@ -65,7 +65,9 @@ func TestOperatorsThatShipTheSameRuntimeAtOnceAgree(t *testing.T) {
 	old.ResourceVersion = "1"
 	older := shipped(true)
 	older.ResourceVersion = "0"
-	for name, tc := range map[string]struct{ stored, theirs *v1alpha1.ClusterServingRuntime }{
+	for name, tc := range map[string]struct {
+		stored, theirs *v1alpha1.ClusterServingRuntime
+	}{
 		"nobody else does":                     {},
 		"the other creates it first":           {theirs: old},
 		"the other updates it first":           {stored: older, theirs: old},

@@ -62,6 +62,9 @@ type Config struct {
 	// the API's admission has refused what isn't valid. Otherwise the reconciler refuses it in the
 	// status, and components are reached by their names within the cluster.
 	OneMachine bool
+	// Drain is how long a revision runs on after its traffic moved away: as long as those who
+	// route may take to hear of it. Zero means plan.DrainDelay.
+	Drain time.Duration
 	// Namespaces restricts the reconciler to some namespaces; empty means all.
 	Namespaces []string
 	// Leader, when set, lets only one of several reconcilers of a cluster work.

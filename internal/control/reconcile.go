@@ -136,7 +136,7 @@ func (c *Controller) desired(s *service) plan.Desired {
 	c.mu.Unlock()
 	// One that can't be read is told as not in effect.
 	over, _ := manifest.ParseRolloutDuration(s.asWritten.Annotations[manifest.RolloutDurationAnnotation])
-	var d plan.Desired
+	d := plan.Desired{Drain: c.cfg.Drain}
 	for _, comp := range s.comps {
 		pc := plan.Component{Name: comp.name, Replicas: comp.replicas, Canary: comp.canary, Recreate: comp.recreate, Over: over}
 		for i := range comp.revisions {

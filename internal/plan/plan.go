@@ -10,14 +10,18 @@ import (
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
-// DrainDelay is how long a revision keeps running after its traffic moved away, so that a
-// request routed by the table of a moment ago still finds it. Kubernetes gives the same
-// time by the lag between endpoint removal and SIGTERM; one second is ample in one process.
+// DrainDelay is how long a revision keeps running after its traffic moved away, where Desired
+// doesn't say, so that a request routed by the table of a moment ago still finds it. Kubernetes
+// gives the same time by the lag between endpoint removal and SIGTERM; one second is ample in one
+// process.
 const DrainDelay = time.Second
 
 // Desired is what a service's manifest asks for.
 type Desired struct {
 	Components []Component
+	// Drain is how long a revision keeps running after its traffic moved away; zero means
+	// DrainDelay. Where those who route hear later of it, it has to be longer.
+	Drain time.Duration
 }
 
 // Component is one component's wish and its history.
@@ -89,7 +93,7 @@ type Rollout struct {
 	Shift Shift
 	// Variants are those that run.
 	Variants []Variant
-	// Draining are revisions that lost their traffic less than DrainDelay ago.
+	// Draining are revisions that lost their traffic and run on for Desired.Drain.
 	Draining []Drain
 	// Asleep is since when nothing is wanted of RolledOut, though it has its share still, until a
 	// replica of it is ready again; zero while it is awake.
@@ -125,19 +129,20 @@ type Plan struct {
 //
 //	latest not ready       ─► run both, traffic stays on rolled-out
 //	latest ready, canary N ─► latest gets N, rolled-out the rest; both run on
-//	latest ready           ─► traffic moves, latest becomes rolled-out, the old one runs DrainDelay on
+//	latest ready           ─► traffic moves, latest becomes rolled-out, the old one runs Drain on
 //	canary after all moved ─► previous starts; when it is ready, it is rolled-out again
 func Next(d Desired, o spec.Observed, now time.Time) Plan {
 	var p Plan
+	drain := cmp.Or(d.Drain, DrainDelay)
 	for _, c := range d.Components {
-		p.component(c, o, now)
-		p.scale(c, o, now)
+		p.component(c, o, now, drain)
+		p.scale(c, o, now, drain)
 	}
 	return p
 }
 
-func (p *Plan) component(c Component, o spec.Observed, now time.Time) {
-	r := rollout{Component: c, next: c.Last, o: o, now: now, percent: 100}
+func (p *Plan) component(c Component, o spec.Observed, now time.Time, drain time.Duration) {
+	r := rollout{Component: c, next: c.Last, o: o, now: now, delay: drain, percent: 100}
 	r.next.Component, r.next.Settled = c.Name, false
 	if c.Canary != nil {
 		r.percent = *c.Canary
@@ -165,7 +170,8 @@ type rollout struct {
 	next    Rollout
 	o       spec.Observed
 	now     time.Time
-	percent int // Latest is to get
+	delay   time.Duration // between the end of a revision's traffic and its own
+	percent int           // Latest is to get
 }
 
 // freeze keeps what runs, at the shares it has, while the manifest can't be compiled.
@@ -401,7 +407,7 @@ func (r *rollout) drain(revision string) {
 func (r *rollout) keepDraining(p *Plan) {
 	var kept []Drain
 	for _, d := range r.next.Draining {
-		end := d.Since.Add(DrainDelay)
+		end := d.Since.Add(r.delay)
 		if !r.now.Before(end) || p.assigns(r.Name, d.Revision) {
 			continue
 		}

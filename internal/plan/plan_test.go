@@ -410,3 +410,22 @@ func TestRecreateStopsTheOldRevisionBeforeTheNewOneStarts(t *testing.T) {
 		t.Errorf("at the end %+v", c.Last)
 	}
 }
+
+func TestARevisionRunsOnForAsLongAsThoseWhoRouteNeedToHear(t *testing.T) {
+	const drain = 5 * time.Second
+	moved := plan.Component{
+		Latest: "r2", Replicas: 1,
+		Last: plan.Rollout{Latest: "r2", RolledOut: "r2", Previous: "r1", Share: 100, Draining: []plan.Drain{{Revision: "r1", Since: t0}}},
+	}
+	for after, stays := range map[time.Duration]bool{plan.DrainDelay: true, drain - 1: true, drain: false} {
+		d := plan.Desired{Components: []plan.Component{moved}, Drain: drain}
+		got := plan.Next(d, observed(map[string]int{"r1": 1, "r2": 1}), t0.Add(after))
+		there := slices.ContainsFunc(got.Assignments, func(a plan.Assignment) bool { return a.Revision == "r1" })
+		if there != stays {
+			t.Errorf("%v after its traffic moved, r1 is assigned: %t, want %t", after, there, stays)
+		}
+		if stays && !got.Again.Equal(t0.Add(drain)) {
+			t.Errorf("%v after its traffic moved, it plans again at %v, want %v", after, got.Again, t0.Add(drain))
+		}
+	}
+}

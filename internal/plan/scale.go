@@ -11,10 +11,10 @@ import (
 // planned with Replicas, the number that a rollout needs; how far the load moves it beside that
 // changes neither shares nor what counts as settled.
 //
-//	awake ──nothing wanted──► asleep: the share stays, requests wait; after DrainDelay none runs
+//	awake ──nothing wanted──► asleep: the share stays, requests wait; after Drain none runs
 //	  ▲                          │ wanted
 //	  └──────a replica ready── waking
-func (p *Plan) scale(c Component, o spec.Observed, now time.Time) {
+func (p *Plan) scale(c Component, o spec.Observed, now time.Time, drain time.Duration) {
 	i := slices.IndexFunc(p.Rollouts, func(r Rollout) bool { return r.Component == c.Name })
 	if i < 0 {
 		return
@@ -46,7 +46,7 @@ func (p *Plan) scale(c Component, o spec.Observed, now time.Time) {
 	case want > 0 && ready > 0:
 		next.Asleep = time.Time{}
 	}
-	if end := next.Asleep.Add(DrainDelay); want == 0 && ready > 0 && now.Before(end) {
+	if end := next.Asleep.Add(drain); want == 0 && ready > 0 && now.Before(end) {
 		want = 1 // requests that were routed to it a moment ago
 		p.again(end)
 	}
