@@ -235,7 +235,7 @@ func (b *bench) noGoroutines() {
 	b.eventually("no goroutine of the controller", func() string {
 		buf := make([]byte, 4<<20)
 		for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
-			for _, part := range []string{"internal/control.(*Controller)", "internal/platform.(*Feed)", "sigs.k8s.io/controller-runtime/pkg/manager", "sigs.k8s.io/controller-runtime/pkg/internal", "client-go/tools/record"} {
+			for _, part := range []string{"internal/control.(*Controller)", "internal/state.(*Feed", "sigs.k8s.io/controller-runtime/pkg/manager", "sigs.k8s.io/controller-runtime/pkg/internal", "client-go/tools/record"} {
 				if strings.Contains(g, part) {
 					return g
 				}

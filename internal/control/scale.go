@@ -55,7 +55,7 @@ func scaling(is *v1beta1.InferenceService, ext *v1beta1.ComponentExtensionSpec) 
 	if cfg.MaxScale == 0 && !unbounded(annotations) {
 		cfg.MaxScale = max(cfg.MinScale, cfg.InitialScale, cfg.ActivationScale, 1)
 	}
-	if cfg.MinScale == cfg.MaxScale {
+	if cfg.MaxScale > 0 && cfg.MinScale == cfg.MaxScale {
 		return nil, nil
 	}
 	return &cfg, nil
