@@ -132,6 +132,8 @@ func (a *asked) readBody(x *exchange) error {
 	if err != nil {
 		return err
 	}
+	// A copy: net/http reads its own when the relay sends a head meanwhile.
+	x.r = x.r.WithContext(x.r.Context())
 	x.r.Body = a.body(a.read)
 	return nil
 }

@@ -248,8 +248,10 @@ func (r *relay) frame(frame []byte) error {
 		_, err := r.to.Write(frame)
 		return err
 	}
-	changed := append(frame[:at.From:at.From], openai.Apply(data, edits...)...)
-	_, err := r.to.Write(append(changed, frame[at.To:]...))
+	for i := range edits { // from places in the data to places in the frame
+		edits[i].From, edits[i].To = edits[i].From+at.From, edits[i].To+at.From
+	}
+	_, err := r.to.Write(openai.Apply(frame, edits...))
 	return err
 }
 
