@@ -13,6 +13,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"stationmaster.dev/stationmaster/internal/demand"
+	"stationmaster.dev/stationmaster/internal/state"
 )
 
 // Config is what the admin server shows.
@@ -22,6 +25,8 @@ type Config struct {
 	Ready func() error
 	// Logs opens an engine's log; nil means there are none to show.
 	Logs func(context.Context, LogQuery) (io.ReadCloser, error)
+	// Demand is a gateway's load, streamed to whoever asks; nil means that there is none.
+	Demand *state.Topic[demand.Report]
 	// Token is what a client must bear to read logs, which may hold what users sent.
 	Token string
 }
@@ -71,6 +76,9 @@ func handler(serving context.Context, cfg Config, profiles bool) http.Handler {
 		}
 		fmt.Fprintln(w, "ok")
 	})
+	if cfg.Demand != nil {
+		mux.HandleFunc("GET /demand", load(serving, cfg.Demand))
+	}
 	if cfg.Logs != nil {
 		mux.Handle("GET /logs/{namespace}/{name}", authorized(cfg.Token, logs(serving, cfg.Logs)))
 	}

@@ -23,7 +23,9 @@ import (
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/admin"
+	"stationmaster.dev/stationmaster/internal/autoscale"
 	"stationmaster.dev/stationmaster/internal/control"
+	"stationmaster.dev/stationmaster/internal/demand"
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/follow"
 	"stationmaster.dev/stationmaster/internal/gateway"
@@ -92,6 +94,7 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 	if err != nil {
 		return err
 	}
+	var board demand.Board
 	settings := control.Config{
 		Domain: cfg.Domain,
 		HTTP:   net.JoinHostPort(cfg.Domain, fmt.Sprint(cfg.HTTPPort)), GRPC: net.JoinHostPort(cfg.Domain, fmt.Sprint(cfg.GRPCPort)),
@@ -99,6 +102,7 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 			return manifest.ComponentName(k.Name, c) + "." + k.Namespace
 		},
 		Drain:      gatewayLag,
+		Scaling:    &board,
 		Namespaces: cfg.Watch,
 		Logger:     cfg.Logger,
 	}
@@ -124,6 +128,11 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 		return g.err()
 	}
 	g.run("control", func(ctx context.Context) error { return controller.Run(ctx, config) })
+	// Where another operator leads, the board stays empty and nothing is decided here.
+	autoscaler := autoscale.New(&board, cfg.Logger)
+	g.run("autoscale", autoscaler.Run)
+	load := newGateways(cfg.Namespace, cfg.Gateway, autoscaler, cfg.Logger)
+	g.run("load", func(ctx context.Context) error { return load.run(ctx, config) })
 	ready.Store(true)
 	fmt.Fprintf(cfg.Out, "ready admin=%s\n", ln.Addr())
 	return untilEnd(ctx, g)
@@ -158,8 +167,9 @@ func Gateway(ctx context.Context, cfg GatewayConfig) error {
 	ctrllog.SetLogger(logr.FromSlogHandler(cfg.Logger.Handler()))
 	metrics := newRegistry()
 	var table state.Topic[route.Table]
+	var load state.Topic[demand.Report]
 	gw := gateway.Config{
-		Table: &table, Logger: cfg.Logger, Metrics: metrics, MaxBody: cfg.MaxBodyBytes, Version: cfg.Version,
+		Table: &table, Demand: &load, Logger: cfg.Logger, Metrics: metrics, MaxBody: cfg.MaxBodyBytes, Version: cfg.Version,
 		Timeouts: gateway.Timeouts{Response: cfg.RequestTimeout},
 	}
 	listeners := []struct {
@@ -211,7 +221,7 @@ func Gateway(ctx context.Context, cfg GatewayConfig) error {
 	defer back.stop()
 	defer front.stop()
 	back.run("admin", func(ctx context.Context) error {
-		return admin.Serve(ctx, side, admin.Config{Metrics: metrics, Ready: whether(&ready)})
+		return admin.Serve(ctx, side, admin.Config{Metrics: metrics, Ready: whether(&ready), Demand: &load})
 	})
 	back.run("pods", pods.Run)
 	if !await(ctx, pods.Synced(), back) {

@@ -69,7 +69,7 @@ var rooms = map[string]room{
 	"internal/follow":                {layer: 4, may: []string{"api", "internal/spec", "internal/route", "internal/routing", "internal/state"}},
 	"internal/rollout":               {layer: 4, may: []string{"api", "internal/errdef"}},
 	"internal/install":               {layer: 4, may: []string{"config/crd"}, never: []string{"os/exec", "k8s.io/client-go/rest"}},
-	"internal/admin":                 {layer: 4, may: []string{"internal/spec", "internal/errdef"}, never: []string{"os/exec"}},
+	"internal/admin":                 {layer: 4, may: []string{"internal/spec", "internal/errdef", "internal/state", "internal/demand"}, never: []string{"os/exec"}},
 	"internal/app":                   {layer: 5, may: []string{"api", "config", "internal"}},
 	"internal/cli":                   {layer: 5, may: []string{"api", "config", "internal"}},
 	"internal/arch":                  {layer: 9},

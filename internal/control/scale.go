@@ -9,15 +9,9 @@ import (
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	"stationmaster.dev/stationmaster/internal/demand"
 	"stationmaster.dev/stationmaster/internal/plan"
+	"stationmaster.dev/stationmaster/internal/routing"
 	"stationmaster.dev/stationmaster/internal/scale"
 	"stationmaster.dev/stationmaster/internal/spec"
-)
-
-// The reasons of a component's condition while nothing of it runs, for there is nothing to do,
-// and while it is started again for a request. Both go with the status True.
-const (
-	reasonAsleep = "ScaledToZero"
-	reasonWaking = "Waking"
 )
 
 // scaling returns how a component scales by itself; nil means that the number of its replicas
@@ -128,7 +122,7 @@ func (c *Controller) wants(s *service, comp *component, pc *plan.Component) {
 // sleeper reads from a status whether a component sleeps, which is the memory after a restart.
 func sleeper(is *v1beta1.InferenceService, comp spec.Component) time.Time {
 	switch conditionOf(is.Status.Conditions, readyCondition[comp]).Reason {
-	case reasonAsleep, reasonWaking:
+	case routing.ReasonAsleep, routing.ReasonWaking:
 		return time.Unix(1, 0)
 	}
 	return time.Time{}

@@ -11,6 +11,7 @@ import (
 
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	"stationmaster.dev/stationmaster/internal/demand"
+	"stationmaster.dev/stationmaster/internal/routing"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -101,7 +102,7 @@ func scalable(c *Config) { c.Scaling = &demand.Board{} }
 func standby(is *v1beta1.InferenceService) bool {
 	s := is.Status.ModelStatus.ModelRevisionStates
 	return isReady(is) && s != nil && s.ActiveModelState == v1beta1.Standby &&
-		conditionOf(is.Status.Conditions, v1beta1.ConditionPredictorReady).Reason == reasonAsleep
+		conditionOf(is.Status.Conditions, v1beta1.ConditionPredictorReady).Reason == routing.ReasonAsleep
 }
 
 func TestAServiceGoesToZeroAndComesBack(t *testing.T) {

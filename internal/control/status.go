@@ -12,6 +12,7 @@ import (
 
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	"stationmaster.dev/stationmaster/internal/plan"
+	"stationmaster.dev/stationmaster/internal/routing"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -94,9 +95,9 @@ func (f *facts) judge() verdict {
 	}
 	switch {
 	case f.asleep && f.rolledOut == f.latest && (f.want == 0 || ready > 0):
-		return verdict{corev1.ConditionTrue, reasonAsleep, "no replica runs, for there was nothing to do; the next request starts one"}
+		return verdict{corev1.ConditionTrue, routing.ReasonAsleep, "no replica runs, for there was nothing to do; the next request starts one"}
 	case f.asleep && f.rolledOut == f.latest:
-		return verdict{corev1.ConditionTrue, reasonWaking, fmt.Sprintf("revision %s starts for requests that wait%s", f.latest, phases(latest))}
+		return verdict{corev1.ConditionTrue, routing.ReasonWaking, fmt.Sprintf("revision %s starts for requests that wait%s", f.latest, phases(latest))}
 	case f.settled && ready >= f.want:
 		return verdict{corev1.ConditionTrue, "", ""}
 	case f.rolledOut == f.latest && ready >= f.want && f.latest != "" && f.previous != "":

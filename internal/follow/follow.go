@@ -295,6 +295,8 @@ func components(is *v1beta1.InferenceService, r *smv1alpha1.Route, o spec.Observ
 		for _, cond := range is.Status.Conditions {
 			if cond.Type == c.condition {
 				comp.Why = cond.Message
+				comp.Hidden = cond.Reason == routing.ReasonAsleep
+				comp.Cold = comp.Hidden || cond.Reason == routing.ReasonWaking
 			}
 		}
 		comp.Returning = returning(comp.Route, is, o)

@@ -30,6 +30,13 @@ type Service struct {
 	Observed  spec.Observed
 }
 
+// The reasons of a component's condition, with the status True, while nothing of it runs for there
+// is nothing to do, and while it is started again for requests that wait.
+const (
+	ReasonAsleep = "ScaledToZero"
+	ReasonWaking = "Waking"
+)
+
 // Component is one component of a service.
 type Component struct {
 	Name spec.Component
@@ -130,7 +137,7 @@ func (s *Service) tagHosts(comp *Component, entry bool) []route.Host {
 
 func (s *Service) backend(comp *Component) route.Backend {
 	var b route.Backend
-	var cold []route.Target
+	var cold, lingering []route.Target
 	for _, target := range comp.Route.Targets {
 		rev := s.revision(target.RevisionName)
 		if rev == nil {
@@ -145,6 +152,9 @@ func (s *Service) backend(comp *Component) route.Backend {
 			b.Targets = append(b.Targets, t)
 		} else {
 			cold = append(cold, t)
+		}
+		if t.Endpoints = s.endpoints(rev, lingers); len(t.Endpoints) > 0 && !comp.Hidden {
+			lingering = append(lingering, t)
 		}
 		if u := rev.Status.Startup; u != nil && u.Ready != nil {
 			b.Startup = max(b.Startup, u.Ready.Duration)
@@ -162,6 +172,9 @@ func (s *Service) backend(comp *Component) route.Backend {
 	}
 	if sticky := comp.Route.Sticky; sticky != nil {
 		b.Sticky = route.Sticky{Header: sticky.Header, Cookie: sticky.Cookie}
+	}
+	if len(b.Targets) == 0 {
+		b.Targets = lingering
 	}
 	if len(b.Targets) > 0 {
 		return b
@@ -186,12 +199,9 @@ func (s *Service) target(rev *smv1alpha1.Revision, percent int) route.Target {
 	if len(rev.Spec.Models) > 0 {
 		model = rev.Spec.Models[0].URI
 	}
+	t.Endpoints = s.endpoints(rev, isReady)
 	for _, r := range s.Observed.Of(spec.RevisionKey{Namespace: rev.Namespace, Name: rev.Name}) {
-		if r.Phase != spec.Ready {
-			continue
-		}
-		t.Endpoints = append(t.Endpoints, route.Endpoint{Replica: r.ID, HTTP: r.HTTP, GRPC: r.GRPC})
-		if t.Digest == "" {
+		if t.Digest == "" && (isReady(r) || lingers(r)) {
 			t.Digest = r.Digests[model]
 		}
 	}
@@ -204,6 +214,22 @@ func (s *Service) target(rev *smv1alpha1.Revision, percent int) route.Target {
 	}
 	return t
 }
+
+// endpoints are those of a revision's replicas that are of use.
+func (s *Service) endpoints(rev *smv1alpha1.Revision, of func(spec.Replica) bool) []route.Endpoint {
+	var out []route.Endpoint
+	for _, r := range s.Observed.Of(spec.RevisionKey{Namespace: rev.Namespace, Name: rev.Name}) {
+		if of(r) {
+			out = append(out, route.Endpoint{Replica: r.ID, HTTP: r.HTTP, GRPC: r.GRPC})
+		}
+	}
+	return out
+}
+
+func isReady(r spec.Replica) bool { return r.Phase == spec.Ready }
+
+// lingers says whether a replica is taken where a component has no ready one.
+func lingers(r spec.Replica) bool { return r.Phase != spec.Ready && r.Lingers }
 
 func (s *Service) revision(name string) *smv1alpha1.Revision {
 	for i := range s.Revisions {
