@@ -29,6 +29,12 @@ func replica(rev, id string, phase spec.Phase) spec.Replica {
 	return spec.Replica{ID: id, Revision: spec.RevisionKey{Namespace: "team", Name: rev}, Phase: phase, HTTP: id + ":8080"}
 }
 
+func lingering(rev, id string, phase spec.Phase) spec.Replica {
+	r := replica(rev, id, phase)
+	r.Lingers = true
+	return r
+}
+
 func routed(component string, shares ...any) smv1alpha1.ComponentRoute {
 	r := smv1alpha1.ComponentRoute{Component: component}
 	for i := 0; i < len(shares); i += 2 {
@@ -67,6 +73,24 @@ func TestLine(t *testing.T) {
 		"a replica that is about to end gets no request": {
 			component: routing.Component{Cold: true, Hidden: true, Route: routed("predictor", r1.Name, 100)},
 			replicas:  []spec.Replica{replica(r1.Name, "a", spec.Ready)},
+			want: route.Backend{
+				Targets: []route.Target{target(r1.Name, 100, digest)}, Cold: true,
+				NotReady: "the predictor of service team/iris isn't ready",
+			},
+		},
+		"a replica that lingers serves where there is no other": {
+			component: routing.Component{Route: routed("predictor", r1.Name, 100)},
+			replicas:  []spec.Replica{lingering(r1.Name, "a", spec.Draining), replica(r1.Name, "b", spec.Loading)},
+			want:      route.Backend{Targets: []route.Target{target(r1.Name, 100, digest, "a")}},
+		},
+		"a replica that lingers beside a ready one gets nothing": {
+			component: routing.Component{Route: routed("predictor", r1.Name, 50, r2.Name, 50)},
+			replicas:  []spec.Replica{lingering(r1.Name, "a", spec.Draining), replica(r2.Name, "b", spec.Ready)},
+			want:      route.Backend{Targets: []route.Target{target(r2.Name, 50, "", "b")}},
+		},
+		"what lingers of a component that sleeps gets nothing": {
+			component: routing.Component{Cold: true, Hidden: true, Route: routed("predictor", r1.Name, 100)},
+			replicas:  []spec.Replica{lingering(r1.Name, "a", spec.Draining)},
 			want: route.Backend{
 				Targets: []route.Target{target(r1.Name, 100, digest)}, Cold: true,
 				NotReady: "the predictor of service team/iris isn't ready",

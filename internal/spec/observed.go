@@ -40,6 +40,9 @@ type Replica struct {
 	Created       time.Time
 	// Timings are the measured start-up phases of the current incarnation.
 	Timings Timings
+	// Lingers says that a replica which isn't Ready may still answer: it was told to end a moment
+	// ago, or its node has gone silent. It is of use where there is no other.
+	Lingers bool
 	// Failure is the latest failure that the replica hasn't recovered from; nil when healthy.
 	Failure *Failure
 }

@@ -64,7 +64,29 @@ func replicaOf(p *corev1.Pod) spec.Replica {
 		r.RuntimeDigest = digestIn(s.ImageID)
 	}
 	r.Phase, r.Failure = phaseOf(p)
+	r.Lingers = r.Phase != spec.Ready && lingers(p)
 	return r
+}
+
+// lingers says whether a pod that doesn't count as ready may answer all the same: one that is
+// about to end does so until its containers are told; and where a node has been silent for long,
+// which an outage of the control plane alone brings about too, Kubernetes calls its pods unready
+// without having heard of them, but leaves what was last heard of their containers.
+func lingers(p *corev1.Pod) bool {
+	if !living(p) || p.Status.PodIP == "" || !isTrueIn(p, corev1.ContainersReady) {
+		return false
+	}
+	for _, gate := range p.Spec.ReadinessGates {
+		if !isTrueIn(p, gate.ConditionType) {
+			return false
+		}
+	}
+	return true
+}
+
+func isTrueIn(p *corev1.Pod, t corev1.PodConditionType) bool {
+	c := condition(p, t)
+	return c != nil && c.Status == corev1.ConditionTrue
 }
 
 // phaseOf says where a pod stands, and the failure that it hasn't recovered from.

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -282,6 +283,48 @@ func imageModel(p *corev1.Pod, reference string) {
 	p.Annotations[annotationImages] = `{"m":"oci://` + reference + `"}`
 	p.Spec.Volumes = []corev1.Volume{{Name: "m", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: reference}}}}
 	p.Spec.InitContainers = nil
+}
+
+func TestAPodThatMayStillAnswerLingers(t *testing.T) {
+	const conditions = `
+podIP: 10.0.0.1
+phase: Running
+conditions:
+- {type: Ready, status: "%s"}
+- {type: ContainersReady, status: "%s"}
+- {type: example.com/in-service, status: "%s"}
+`
+	for name, tc := range map[string]struct {
+		ready, containers, gate string
+		change                  func(*corev1.Pod)
+		want                    bool
+	}{
+		"ready: it needs no leave":                      {"True", "True", "True", nil, false},
+		"about to end, its containers weren't told yet": {"True", "True", "True", ending, true},
+		"about to end, its containers have stopped":     {"False", "False", "True", ending, false},
+		"unready because its node is silent":            {"False", "True", "True", nil, true},
+		"unready by its containers":                     {"False", "False", "True", nil, false},
+		"unready by a gate":                             {"False", "True", "False", gated, false},
+		"unready though its gate is open":               {"False", "True", "True", gated, true},
+		"without an address":                            {"True", "True", "True", func(p *corev1.Pod) { ending(p); p.Status.PodIP = "" }, false},
+		"ended for good":                                {"False", "True", "True", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := podFrom(t, fmt.Sprintf(conditions, tc.ready, tc.containers, tc.gate), tc.change)
+			if got := replicaOf(&p); got.Lingers != tc.want {
+				t.Errorf("in phase %s, lingers: %t, want %t", got.Phase, got.Lingers, tc.want)
+			}
+		})
+	}
+}
+
+func ending(p *corev1.Pod) {
+	now := metav1.NewTime(at(9))
+	p.DeletionTimestamp = &now
+}
+
+func gated(p *corev1.Pod) {
+	p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "example.com/in-service"}}
 }
 
 func TestAnEvictedPodIsForgottenOnceAnotherLives(t *testing.T) {
