@@ -30,6 +30,13 @@ type Service struct {
 	Observed  spec.Observed
 }
 
+// The reasons of a component's condition, with the status True, while nothing of it runs for there
+// is nothing to do, and while it is started again for requests that wait.
+const (
+	ReasonAsleep = "ScaledToZero"
+	ReasonWaking = "Waking"
+)
+
 // Component is one component of a service.
 type Component struct {
 	Name spec.Component
