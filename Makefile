@@ -89,7 +89,7 @@ e2e: build ## real engines, real clients and a real Kubernetes (installs and bui
 .PHONY: e2e-kubernetes
 e2e-kubernetes: ## the suite on a real Kubernetes cluster (root; builds it once, several minutes)
 	STATIONMASTER_CLUSTER=$$(tools/cluster/prepare) && export STATIONMASTER_CLUSTER && \
-	  go test -count=1 -timeout 20m ./test/cluster/... ./test/e2e/kubernetes/...
+	  go test -count=1 -v -p 1 -parallel 16 -timeout 20m ./test/cluster/... ./test/e2e/kubernetes/...
 
 .PHONY: cluster
 cluster: ## a real Kubernetes cluster in the foreground, NODES=1 or 2 (root; see test/cluster/README.md)

@@ -36,7 +36,7 @@ func serveModels(t *testing.T) string {
 	}
 	t.Cleanup(func() {
 		stop()
-		server.Wait() //nolint:errcheck // it was killed
+		server.Wait()
 	})
 	// It says "Serving HTTP on 10.88.0.2 port 41234 (…)".
 	line, err := bufio.NewReader(out).ReadString('\n')

@@ -32,18 +32,29 @@ const (
 )
 
 // TestStationmasterServes is the suite of the installed system. Its parts share one
-// installation and run in this order; each alone works too.
+// installation; each alone works too. Those that let the system itself be run side by side, so
+// that they also show that services don't disturb each other; those that break it come after
+// them, one by one.
 func TestStationmasterServes(t *testing.T) {
 	s := install(t)
 	t.Run("the manifest installs it without a restart, in a restricted namespace", s.testInstalled)
 	t.Run("the iris example is served over REST and gRPC from outside and inside", s.testIris)
-	t.Run("a model reaches its engine by download, image or claim", s.testDelivery)
-	t.Run("what can't run says why, and others go on", s.testFailures)
-	t.Run("an update and its rollback lose no request", s.testUpdates)
-	t.Run("the only pod is deleted and no request is lost", s.testPodDeleted)
-	t.Run("replicas run on both nodes and share the requests", s.testTwoNodes)
-	t.Run("a canary gets its ten percent", s.testCanary)
-	t.Run("deletion leaves nothing", s.testDeletion)
+	t.Run("side by side", func(t *testing.T) {
+		for name, part := range map[string]func(*testing.T){
+			"a model reaches its engine by download, image or claim": s.testDelivery,
+			"what can't run says why, and others go on":              s.testFailures,
+			"an update and its rollback lose no request":             s.testUpdates,
+			"the only pod is deleted and no request is lost":         s.testPodDeleted,
+			"replicas run on both nodes and share the requests":      s.testTwoNodes,
+			"a canary gets its ten percent of ten thousand requests": s.testCanary,
+			"deletion leaves nothing":                                s.testDeletion,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				part(t)
+			})
+		}
+	})
 	t.Run("operators are killed: serving goes on, and what changed meanwhile is rolled out", s.testOperatorKilled)
 	t.Run("a gateway is killed: whoever asks again is answered", s.testGatewayKilled)
 	t.Run("operators and gateways are replaced without a lost request", s.testRestarted)
