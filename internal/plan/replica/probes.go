@@ -74,7 +74,11 @@ func (m *Machine) checked(e Checked, c *Container, now time.Time) []Action {
 		if !k.CountedAt.IsZero() {
 			counts = k.CountedAt.Add(period)
 		}
-		k.Next = now.Add(min(max(waited/8, m.t.FastProbe), period))
+		shortest := m.t.FastProbe
+		if p.Action.Exec != nil {
+			shortest *= 10 // a process of its own costs more than a connection
+		}
+		k.Next = now.Add(min(max(waited/8, shortest), period))
 		if now.Before(counts) {
 			if counts.Before(k.Next) {
 				k.Next = counts

@@ -46,7 +46,7 @@ type Timing struct {
 	// that counts as a failure. Zero means 600 s, a Deployment's progressDeadlineSeconds.
 	Progress time.Duration
 	// FastProbe is the shortest interval between checks of a container that isn't up yet.
-	// Zero means 50 ms.
+	// Zero means 5 ms. A check that starts a command has ten times of it.
 	FastProbe time.Duration
 }
 
@@ -62,7 +62,7 @@ func (t Timing) WithDefaults() Timing {
 	or(&t.Healthy, 10*time.Minute)
 	or(&t.Recheck, 30*time.Second)
 	or(&t.Progress, 600*time.Second)
-	or(&t.FastProbe, 50*time.Millisecond)
+	or(&t.FastProbe, 5*time.Millisecond)
 	return t
 }
 
