@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,7 +17,9 @@ import (
 	extensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/discovery"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
@@ -53,10 +56,10 @@ func (a *api) populate(ctx context.Context, crds []*apiextensionsv1.CustomResour
 		return fmt.Errorf("wait for the API to answer: %w", err)
 	}
 	step("answering")
-	g, ctx := errgroup.WithContext(ctx)
+	g, each := errgroup.WithContext(ctx)
 	for _, name := range immortal {
 		g.Go(func() error {
-			_, err := core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+			_, err := core.Namespaces().Create(each, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 			if err != nil && !apierrors.IsAlreadyExists(err) {
 				return fmt.Errorf("make namespace %s: %w", name, err)
 			}
@@ -65,15 +68,49 @@ func (a *api) populate(ctx context.Context, crds []*apiextensionsv1.CustomResour
 	}
 	for _, crd := range crds {
 		g.Go(func() error {
-			if err := a.establish(ctx, ext, crd); err != nil {
+			if err := a.establish(each, ext, crd); err != nil {
 				return fmt.Errorf("establish %s: %w", crd.Name, err)
 			}
 			return nil
 		})
 	}
-	err = g.Wait()
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	err = a.discovered(ctx, crds)
 	step("kinds served")
 	return err
+}
+
+// discovered waits until discovery lists every definition's kinds, which it does some time after
+// they are served. A client that asks once, at its start, would go without those that are missing.
+func (a *api) discovered(ctx context.Context, crds []*apiextensionsv1.CustomResourceDefinition) error {
+	client, err := discovery.NewDiscoveryClientForConfig(a.loopback)
+	if err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	if err := until(ctx, func() (bool, error) {
+		_, listed, _, err := client.GroupsAndMaybeResourcesWithContext(ctx)
+		return err == nil && lists(listed, crds), ignoreStarting(err)
+	}); err != nil {
+		return fmt.Errorf("wait for discovery: %w", err)
+	}
+	return nil
+}
+
+// lists reports whether the lists of discovery have every served version of the definitions.
+func lists(listed map[schema.GroupVersion]*metav1.APIResourceList, crds []*apiextensionsv1.CustomResourceDefinition) bool {
+	for _, crd := range crds {
+		for _, v := range crd.Spec.Versions {
+			list := listed[schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name}]
+			if v.Served && (list == nil || !slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool {
+				return r.Name == crd.Spec.Names.Plural
+			})) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // establish stores the definition unless it is there already, and waits until it is served.
