@@ -20,6 +20,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/platform"
 	"stationmaster.dev/stationmaster/internal/platform/memory"
 	"stationmaster.dev/stationmaster/internal/route"
+	"stationmaster.dev/stationmaster/internal/routing"
 	"stationmaster.dev/stationmaster/internal/spec"
 	"stationmaster.dev/stationmaster/internal/state"
 )
@@ -188,6 +189,34 @@ func TestATableFollowsTheCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, &table, "two revisions share", endpoints(90, 10))
+
+	// What goes to sleep gets no requests though it still runs, and those that come wait for it.
+	condition := func(reason string) {
+		t.Helper()
+		before := is.DeepCopy()
+		is.Status.Conditions = []v1beta1.Condition{{Type: v1beta1.ConditionPredictorReady, Status: corev1.ConditionTrue, Reason: reason, LastTransitionTime: metav1.Now()}}
+		if err := c.Status().Patch(ctx, is, client.MergeFrom(before)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cold := func(table *route.Table) bool {
+		m, _ := table.Named(key, "/")
+		return m.Backend.Cold && len(m.Backend.Targets) == 2 && len(m.Backend.Targets[0].Endpoints) == 0
+	}
+	condition(routing.ReasonAsleep)
+	until(t, &table, "requests wait for what sleeps", cold)
+	if err := replicas.Apply(ctx, key, []platform.Assignment{{Workload: workload(key, "iris-predictor-00001")}}); err != nil {
+		t.Fatal(err)
+	}
+	condition(routing.ReasonWaking)
+	until(t, &table, "requests wait for what is being started", cold)
+	// The first ready replica counts, before the operator has said so.
+	if err := replicas.Apply(ctx, key, []platform.Assignment{
+		{Workload: workload(key, "iris-predictor-00001"), Replicas: 2}, {Workload: workload(key, "iris-predictor-00002"), Replicas: 2},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, &table, "both serve again", endpoints(90, 10))
 
 	// A service that is gone leads nowhere.
 	if err := c.Delete(ctx, is); err != nil {

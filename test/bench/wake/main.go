@@ -125,15 +125,14 @@ func ownStart(binary, model string) float64 {
 		"--http_port="+strconv.Itoa(port), "--grpc_port="+strconv.Itoa(other))
 	began := time.Now()
 	check(cmd.Start())
-	defer func() {
-		check(cmd.Process.Signal(syscall.SIGTERM))
-		_ = cmd.Wait()
-	}()
 	url := fmt.Sprintf("http://127.0.0.1:%d/v2/models/iris/infer", port)
 	for {
 		if _, err := ask(http.DefaultClient, url); err == nil {
+			took := ms(time.Since(began))
 			http.DefaultClient.CloseIdleConnections()
-			return ms(time.Since(began))
+			check(cmd.Process.Signal(syscall.SIGTERM))
+			_ = cmd.Wait()
+			return took
 		}
 		if time.Since(began) > time.Minute {
 			log.Fatal("the engine doesn't answer")
