@@ -24,7 +24,8 @@ type conn struct {
 	buf   []byte
 	small []byte
 	r, w  int
-	used  bool
+	// used says that an exchange was made, and again that the one under way isn't the first.
+	used, again bool
 	// received says that a byte of the current response came.
 	received  bool
 	idleSince time.Time
@@ -111,7 +112,7 @@ func (c *conn) sendWhole(b []byte) error {
 }
 
 // turn is called with the read side armed: first it writes, then, when there is something, it
-// reads. What comes between the two isn't missed.
+// reads. What comes between the two isn't missed. A used connection is read at once, too.
 func (c *conn) turn(fd uintptr) bool {
 	if len(c.out) > 0 {
 		for len(c.out) > 0 {
@@ -128,7 +129,11 @@ func (c *conn) turn(fd uintptr) bool {
 				return true
 			}
 		}
-		return false
+		if !c.again {
+			return false
+		}
+		// What the engine did before the read side was armed, such as to close its side, wakes
+		// nobody.
 	}
 	for {
 		n, err := syscall.Read(int(fd), c.buf)
@@ -297,7 +302,7 @@ func (c *conn) exchange(ctx context.Context, req *Request, into http.Header) (_ 
 		stop = context.AfterFunc(ctx, c.abortFn)
 	}
 	reused := c.used
-	c.used = true
+	c.again, c.used = reused, true
 	c.received = false
 	c.pending = nil
 	resp := &c.resp
