@@ -153,8 +153,17 @@ func (m *model) unload() error {
 	defer m.changing.Unlock()
 	m.set(oip.StateUnloading, "")
 	err := closeSession(m.swap(nil))
-	m.set(oip.StateUnavailable, "unloaded")
+	m.set(oip.StateUnavailable, unloaded)
 	return err
+}
+
+// unloaded is the reason of a model that is away at a client's wish.
+const unloaded = "unloaded at a client's wish; POST /v2/repository/models/<name>/load brings it back"
+
+// away reports whether the model was unloaded at a client's wish.
+func (m *model) away() bool {
+	s := m.status.Load()
+	return s.state == oip.StateUnloading || s.state == oip.StateUnavailable && s.reason == unloaded
 }
 
 // check says whether name and version, empty for any, are those of the model. A model without

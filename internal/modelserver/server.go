@@ -92,10 +92,14 @@ type Server struct {
 	draining atomic.Bool
 }
 
-// ready is an error while requests should go elsewhere.
+// ready is an error while requests should go elsewhere. A server whose model was unloaded at a
+// client's wish is ready, as Triton is: were it not, no gateway would lead a later load to it.
 func (s *Server) ready() error {
 	if s.draining.Load() {
 		return errdef.New(errdef.ErrUnavailable, "the server is shutting down")
+	}
+	if s.model.away() {
+		return nil
 	}
 	return s.model.checkReady(s.cfg.Model, "")
 }

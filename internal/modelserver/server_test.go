@@ -419,8 +419,8 @@ func TestUnloadAndLoadAtAClientsWish(t *testing.T) {
 	if m, err := c.RepositoryModelUnload(t.Context(), &pb.RepositoryModelUnloadRequest{RepositoryName: "m"}); err != nil || !m.GetIsUnloaded() {
 		t.Fatalf("unload: %v, %v", m, err)
 	}
-	for path, want := range map[string]int{"/v2/health/live": 200, "/v2/health/ready": 503, "/v2/models/m/ready": 503, "/v1/models/m": 503, "/v2/models/m": 503} {
-		if code, header, body := r.call(t, "GET", path, ""); code != want || code == 503 && (!strings.Contains(body, "unavailable: unloaded") || header.Get("Retry-After") == "") {
+	for path, want := range map[string]int{"/v2/health/live": 200, "/v2/health/ready": 200, "/v2/models/m/ready": 503, "/v1/models/m": 503, "/v2/models/m": 503} {
+		if code, header, body := r.call(t, "GET", path, ""); code != want || code == 503 && (!strings.Contains(body, "unavailable: unloaded at a client's wish; POST /v2/repository/models/<name>/load") || header.Get("Retry-After") == "") {
 			t.Errorf("%s: %d %s", path, code, body)
 		}
 	}
