@@ -124,7 +124,7 @@ func (s *standalone) waitReady(ctx context.Context, c client.Client, objects []*
 		if o.GetKind() != "InferenceService" {
 			continue
 		}
-		why := s.awaitOne(ctx, c, client.ObjectKeyFromObject(o), deadline)
+		why := s.awaitOne(ctx, c, client.ObjectKeyFromObject(o), deadline, out)
 		if why == "" {
 			fmt.Fprintf(out, "serving %s/%s\n", o.GetNamespace(), o.GetName())
 		} else {
@@ -133,10 +133,10 @@ func (s *standalone) waitReady(ctx context.Context, c client.Client, objects []*
 	}
 }
 
-// awaitOne polls one service until it is ready, has failed for good, or time is up. It returns
-// why the service isn't ready, empty when it is.
-func (s *standalone) awaitOne(ctx context.Context, c client.Client, key client.ObjectKey, deadline time.Time) string {
-	why := "nothing was observed yet"
+// awaitOne polls one service until it is ready, has failed for good, or time is up. It tells each
+// kind of failure once, and returns why the service isn't ready, empty when it is.
+func (s *standalone) awaitOne(ctx context.Context, c client.Client, key client.ObjectKey, deadline time.Time, out io.Writer) string {
+	why, told := "nothing was observed yet", ""
 	for {
 		var is v1beta1.InferenceService
 		err := c.Get(ctx, key, &is)
@@ -161,13 +161,18 @@ func (s *standalone) awaitOne(ctx context.Context, c client.Client, key client.O
 			if is.Status.ModelStatus.TransitionStatus == v1beta1.InvalidSpec || cond.Reason == "RuntimeNotInstalled" {
 				return why
 			}
+			if cond.Status == "False" && cond.Reason != told {
+				told = cond.Reason
+				first, _, _ := strings.Cut(why, "\n")
+				fmt.Fprintf(out, "waiting for %s: %s\n", key, first)
+			}
 		}
 		if time.Now().After(deadline) {
 			return why
 		}
 		select {
 		case <-ctx.Done():
-			return "stopping"
+			return "stopping; last: " + why
 		case <-time.After(25 * time.Millisecond):
 		}
 	}
