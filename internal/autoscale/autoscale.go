@@ -106,13 +106,16 @@ func (l *Loop) Report(gateway string, r *demand.Report) {
 	}
 }
 
-// asleep reports whether nothing is asked for of a revision that scales.
+// asleep reports whether nothing is wanted of a revision that scales; its last replica may still
+// be about to end.
 func (l *Loop) asleep(key spec.ServiceKey, revision string) bool {
 	subjects, _ := l.board.Subjects.Load(key)
 	for i := range subjects {
 		if subjects[i].Revision == revision {
-			want, ok := l.board.Wants.Load(spec.RevisionKey{Namespace: key.Namespace, Name: revision})
-			return subjects[i].Asked == 0 && (!ok || want.Replicas == 0)
+			if want, ok := l.board.Wants.Load(spec.RevisionKey{Namespace: key.Namespace, Name: revision}); ok {
+				return want.Replicas == 0
+			}
+			return subjects[i].Asked == 0
 		}
 	}
 	return false

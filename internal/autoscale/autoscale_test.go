@@ -127,6 +127,20 @@ func TestReplicasFollowTheLoadToZeroAndBack(t *testing.T) {
 	})
 }
 
+func TestARequestWakesWhatIsAboutToEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, toZero())
+		w.during(40*time.Second, load(0, 0))
+		// The reconciler still runs the last replica, for requests that were on their way to it.
+		s := toZero()
+		w.board.Subjects.Store(iris, []demand.Subject{s})
+		w.loop.Report("g", &demand.Report{Second: w.seconds["g"], Samples: []demand.Sample{load(0, 1)}})
+		if n := w.want(first); n != 1 {
+			t.Errorf("%d replicas at once for a request that waits", n)
+		}
+	})
+}
+
 func TestNoDataIsNotZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, toZero())
