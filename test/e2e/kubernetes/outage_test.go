@@ -145,6 +145,15 @@ func (s *installation) testOutage(t *testing.T) {
 	ns := namespace(t, restricted)
 	service := iris(t, ns, "oci://"+irisImage, shape("1"))
 	s.start(t, service)
+	// Its pods are there before the outage: after one, Kubernetes' own controllers take up to a
+	// minute until they make new ones.
+	apply(t, iris(t, ns, "oci://"+irisImage, shape("2"), canary(10)))
+	eventually(t, "the canary has a share", func() error {
+		if seen := s.tally(t, ns, 80); seen["iris-predictor-00002"] == 0 {
+			return fmt.Errorf("answers came of %v", seen)
+		}
+		return nil
+	})
 	l := startLoad(t, 50, s.rest(ns, "iris"), s.grpc(t, ns, "iris"))
 	if err := shared.StopAPIServer(); err != nil {
 		t.Fatal(err)
@@ -156,8 +165,13 @@ func (s *installation) testOutage(t *testing.T) {
 	t.Logf("the API server was away for %v", away)
 	began := time.Now()
 	apply(t, iris(t, ns, "oci://"+irisImage, shape("2")))
-	rolledOut(t, service, "iris-predictor-00002")
-	t.Logf("a change after that is rolled out in %.1f s", time.Since(began).Seconds())
+	eventually(t, "the canary is promoted", func() error {
+		if seen := s.tally(t, ns, 40); seen["iris-predictor-00002"] != 40 {
+			return fmt.Errorf("answers came of %v", seen)
+		}
+		return nil
+	})
+	t.Logf("a promotion after that is in effect in %.1f s", time.Since(began).Seconds())
 	l.end(t)
 	running(t, gateway)
 	running(t, operator)
