@@ -369,8 +369,14 @@ func (c *Controller) done(key spec.ServiceKey) {
 	}
 }
 
-// Reconcile brings one service to what its manifest asks for.
+// longest bounds one reconcile, which takes milliseconds where the API answers.
+const longest = 30 * time.Second
+
+// Reconcile brings one service to what its manifest asks for. One that has begun isn't cut off
+// when Run is told to end: half of its writes would be left undone, with an error that is none.
 func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longest)
+	defer cancel()
 	key := spec.ServiceKey{Namespace: req.Namespace, Name: req.Name}
 	var is v1beta1.InferenceService
 	err := c.client.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: key.Name}, &is)
