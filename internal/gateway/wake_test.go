@@ -167,7 +167,9 @@ func TestLoadIsTheTimeWeightedAverage(t *testing.T) {
 	until(t, "three requests in flight for a second", func() bool { return sample().Concurrency > 2.9 })
 	close(leave)
 	wg.Wait()
-	until(t, "none", func() bool { return sample() == demand.Sample{Service: spec.ServiceKey{Namespace: "default", Name: "iris"}, Revision: "iris-00001"} })
+	until(t, "none", func() bool {
+		return sample() == demand.Sample{Service: spec.ServiceKey{Namespace: "default", Name: "iris"}, Revision: "iris-00001"}
+	})
 	rps := 0.0
 	second := load.Load().Second
 	for range 10 {
