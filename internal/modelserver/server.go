@@ -62,7 +62,9 @@ type Config struct {
 	Stall time.Duration
 	// Parallel is how many requests run at once; 0 means as many as there are processors.
 	Parallel int
-	// Queue is how many more may wait; one beyond is refused at once. 0 means 256.
+	// Queue is how many more may wait; one beyond is refused at once. 0 means
+	// 4096: what a gateway held for a sleeping service comes at once, and bytes have a bound of
+	// their own.
 	Queue int
 	// Drain is how long requests in flight may take after Run's context ends; 0 means 30 s.
 	Drain time.Duration
@@ -73,7 +75,7 @@ const (
 	defaultHeld     = 4 // times the largest body
 	defaultHeldWait = 2 * time.Second
 	defaultStall    = 30 * time.Second
-	defaultQueue    = 256
+	defaultQueue    = 4096
 	defaultDrain    = 30 * time.Second
 	maxHeaderBytes  = 1 << 20
 	readHeaderLimit = 10 * time.Second
