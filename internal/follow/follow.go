@@ -67,7 +67,8 @@ type Follower struct {
 
 	mu    sync.Mutex
 	lines map[spec.ServiceKey]route.Service
-	dirty bool
+	// changed holds a value while lines are newer than the table.
+	changed chan struct{}
 }
 
 // New makes a follower; it starts nothing.
@@ -93,7 +94,7 @@ func New(cfg Config) (*Follower, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Follower{
-		cfg: cfg, cache: c, synced: make(chan struct{}), lines: map[spec.ServiceKey]route.Service{},
+		cfg: cfg, cache: c, synced: make(chan struct{}), lines: map[spec.ServiceKey]route.Service{}, changed: make(chan struct{}, 1),
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[spec.ServiceKey](20*time.Millisecond, 5*time.Second)),
 	}, nil
@@ -337,16 +338,22 @@ func (f *Follower) set(key spec.ServiceKey, line *route.Service) {
 	default:
 		f.lines[key] = *line
 	}
-	f.dirty = true
+	select {
+	case f.changed <- struct{}{}:
+	default:
+	}
 }
 
-// compile publishes what changed, at most once in settle.
+// compile publishes what changed, at most once in settle, and sleeps while nothing does.
 func (f *Follower) compile(ctx context.Context) {
-	tick := time.NewTicker(settle)
-	defer tick.Stop()
 	for {
 		select {
-		case <-tick.C:
+		case <-f.changed:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(settle):
 			f.publish()
 		case <-ctx.Done():
 			return
@@ -356,11 +363,6 @@ func (f *Follower) compile(ctx context.Context) {
 
 func (f *Follower) publish() {
 	f.mu.Lock()
-	if !f.dirty && f.cfg.Table.Load() != nil {
-		f.mu.Unlock()
-		return
-	}
-	f.dirty = false
 	all := make([]route.Service, 0, len(f.lines))
 	for _, l := range f.lines {
 		all = append(all, l)
