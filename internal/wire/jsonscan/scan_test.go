@@ -84,7 +84,7 @@ func TestWholeNumbersAreExactHoweverTheyAreWritten(t *testing.T) {
 		text := rapid.StringMatching(`-?(0|[1-9][0-9]{0,18})(\.[0-9]{0,3}0{1,20})?([eE][+-]?[0-9]{1,2})?`).Draw(rt, "number")
 		exact, ok := new(big.Rat).SetString(text)
 		if !ok {
-			rt.Skip()
+			rt.Fatalf("math/big can't read %s, so nothing is compared", text)
 		}
 		limit := big.NewInt(1 << 53)
 		if !strings.ContainsAny(text, ".eE") {
