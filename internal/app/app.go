@@ -4,6 +4,7 @@ package app
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -82,6 +83,15 @@ func listen(flag, addr string) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on %s (%s): %w", addr, flag, err)
 	}
 	return ln, nil
+}
+
+// serverTLS reads what a gateway shows of itself.
+func serverTLS(cert, key string) (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("read --tls-cert and --tls-key: %w: %w", errdef.ErrInvalid, err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
 }
 
 func newRegistry() *prometheus.Registry {

@@ -3,7 +3,6 @@ package app
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -177,11 +176,9 @@ func Gateway(ctx context.Context, cfg GatewayConfig) error {
 		ln         *net.Listener
 	}{{"--http", cfg.HTTP, &gw.HTTP}, {"--grpc", cfg.GRPC, &gw.GRPC}}
 	if cfg.TLSCert != "" {
-		pair, err := tls.LoadX509KeyPair(cfg.TLSCert, cfg.TLSKey)
-		if err != nil {
-			return fmt.Errorf("read --tls-cert and --tls-key: %w: %w", errdef.ErrInvalid, err)
+		if gw.TLS, err = serverTLS(cfg.TLSCert, cfg.TLSKey); err != nil {
+			return err
 		}
-		gw.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 		listeners = append(listeners, []struct {
 			flag, addr string
 			ln         *net.Listener

@@ -3,7 +3,6 @@ package app
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -24,7 +23,6 @@ import (
 	"stationmaster.dev/stationmaster/internal/catalogue"
 	"stationmaster.dev/stationmaster/internal/control"
 	"stationmaster.dev/stationmaster/internal/demand"
-	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/gateway"
 	"stationmaster.dev/stationmaster/internal/kubeapi"
 	"stationmaster.dev/stationmaster/internal/modelstore"
@@ -101,11 +99,9 @@ func (s *standalone) build() error {
 		return err
 	}
 	if s.cfg.TLSCert != "" {
-		pair, err := tls.LoadX509KeyPair(s.cfg.TLSCert, s.cfg.TLSKey)
-		if err != nil {
-			return fmt.Errorf("read --tls-cert and --tls-key: %w: %w", errdef.ErrInvalid, err)
+		if gw.TLS, err = serverTLS(s.cfg.TLSCert, s.cfg.TLSKey); err != nil {
+			return err
 		}
-		gw.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 		if gw.HTTPS, err = listen("--https", s.cfg.HTTPS); err != nil {
 			return err
 		}

@@ -166,6 +166,29 @@ func newRuntimeHelp() *cobra.Command {
 	}
 }
 
+// serves makes a command of a part that runs until its context ends; its errors begin with the
+// command's name.
+func serves(std IO, level *string, part func(context.Context, *slog.Logger) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		logger, err := newLogger(std.Err, *level)
+		if err != nil {
+			return err
+		}
+		if err := part(cmd.Context(), logger); err != nil {
+			return fmt.Errorf("%s: %w", cmd.Name(), err)
+		}
+		return nil
+	}
+}
+
+// together refuses one half of a key pair.
+func together(cert, key string) error {
+	if (cert == "") != (key == "") {
+		return usageError{errors.New("--tls-cert and --tls-key go together")}
+	}
+	return nil
+}
+
 func newLogger(w io.Writer, level string) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {

@@ -1,8 +1,8 @@
 package cli
 
 import (
-	"errors"
-	"fmt"
+	"context"
+	"log/slog"
 	"os"
 	"time"
 
@@ -23,17 +23,10 @@ Deployments, and their status says how they are. The gateway is a command of its
 
 The manifest of 'stationmaster install' runs it in the cluster.`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			logger, err := newLogger(std.Err, level)
-			if err != nil {
-				return err
-			}
-			cfg.Logger = logger
-			if err := app.Operator(cmd.Context(), cfg); err != nil {
-				return fmt.Errorf("operator: %w", err)
-			}
-			return nil
-		},
+		RunE: serves(std, &level, func(ctx context.Context, log *slog.Logger) error {
+			cfg.Logger = log
+			return app.Operator(ctx, cfg)
+		}),
 	}
 	f := cmd.Flags()
 	clusterFlags(f, &cfg.Kubeconfig, &cfg.Watch, &level)
@@ -58,17 +51,10 @@ func newGateway(std IO) *cobra.Command {
 watches, so any number may run side by side, and one that loses the API server goes on with
 what it knew. SIGTERM lets requests in flight end.`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			logger, err := newLogger(std.Err, level)
-			if err != nil {
-				return err
-			}
-			cfg.Logger = logger
-			if err := app.Gateway(cmd.Context(), cfg); err != nil {
-				return fmt.Errorf("gateway: %w", err)
-			}
-			return nil
-		},
+		RunE: serves(std, &level, func(ctx context.Context, log *slog.Logger) error {
+			cfg.Logger = log
+			return app.Gateway(ctx, cfg)
+		}),
 	}
 	f := cmd.Flags()
 	clusterFlags(f, &cfg.Kubeconfig, &cfg.Watch, &level)
@@ -83,12 +69,7 @@ what it knew. SIGTERM lets requests in flight end.`,
 	f.Int64Var(&cfg.MaxBodyBytes, "max-request-bytes", 256<<20, "largest request body that the gateway takes")
 	f.DurationVar(&cfg.RequestTimeout, "request-timeout", 0, "longest time to an answer's first byte where a service sets none (default 1m)")
 	f.DurationVar(&cfg.ShutdownDelay, "shutdown-delay", 5*time.Second, "how long to go on accepting after SIGTERM, until those who send here have heard")
-	cmd.PreRunE = func(*cobra.Command, []string) error {
-		if (cfg.TLSCert == "") != (cfg.TLSKey == "") {
-			return usageError{errors.New("--tls-cert and --tls-key go together")}
-		}
-		return nil
-	}
+	cmd.PreRunE = func(*cobra.Command, []string) error { return together(cfg.TLSCert, cfg.TLSKey) }
 	return cmd
 }
 

@@ -1,8 +1,8 @@
 package cli
 
 import (
-	"errors"
-	"fmt"
+	"context"
+	"log/slog"
 
 	"github.com/spf13/cobra"
 
@@ -21,17 +21,10 @@ It prints one line beginning with "ready" when it serves; with --apply, when the
 those manifests are ready as well. SIGTERM or Ctrl-C drains: requests in flight end, then the
 engines stop. Killed in any other way, engines go on and are taken over by the next 'up'.`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			logger, err := newLogger(std.Err, level)
-			if err != nil {
-				return err
-			}
-			cfg.Logger = logger
-			if err := app.Standalone(cmd.Context(), cfg); err != nil {
-				return fmt.Errorf("up: %w", err)
-			}
-			return nil
-		},
+		RunE: serves(std, &level, func(ctx context.Context, log *slog.Logger) error {
+			cfg.Logger = log
+			return app.Standalone(ctx, cfg)
+		}),
 	}
 	f := cmd.Flags()
 	f.StringVar(&cfg.DataDir, "data-dir", dataDirFromEnv(), "where objects, models and logs are kept")
@@ -49,11 +42,6 @@ engines stop. Killed in any other way, engines go on and are taken over by the n
 	f.StringVar(&cfg.GRPCS, "grpcs", "127.0.0.1:8444", "address for gRPC over TLS, with --tls-cert")
 	f.StringArrayVar(&cfg.Path, "runtime-path", nil, "a folder to look in for engines, before PATH; repeatable")
 	f.StringVar(&level, "log-level", "info", "debug, info, warn or error")
-	cmd.PreRunE = func(*cobra.Command, []string) error {
-		if (cfg.TLSCert == "") != (cfg.TLSKey == "") {
-			return usageError{errors.New("--tls-cert and --tls-key go together")}
-		}
-		return nil
-	}
+	cmd.PreRunE = func(*cobra.Command, []string) error { return together(cfg.TLSCert, cfg.TLSKey) }
 	return cmd
 }
