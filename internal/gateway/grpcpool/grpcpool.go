@@ -11,9 +11,9 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
@@ -34,8 +34,40 @@ type Conn struct {
 	// ClientConn is nil until the first Begin.
 	*grpc.ClientConn
 	calls *atomic.Int64
-	// socket is the latest that it has.
-	socket atomic.Pointer[syscall.RawConn]
+	// socket is the latest that it has; nil before there was one.
+	socket atomic.Pointer[socket]
+}
+
+// socket is a connection as grpc sees it.
+type socket struct {
+	net.Conn
+	// dropped is closed once grpc has closed the connection; by then no call begins on it.
+	dropped chan struct{}
+	once    sync.Once
+}
+
+func (s *socket) Close() error {
+	s.once.Do(func() { close(s.dropped) })
+	return s.Conn.Close()
+}
+
+// ended reports whether the engine has closed the connection, which grpc may not know yet. What
+// the engine sent before may still lie unread in front of the end, so a read wouldn't tell.
+func (s *socket) ended() bool {
+	sc, ok := s.Conn.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return true
+	}
+	closed := false
+	err = raw.Control(func(fd uintptr) {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}, 0)
+		closed = err == nil && n > 0
+	})
+	return closed || err != nil
 }
 
 // dial connects for grpc.
@@ -45,41 +77,30 @@ func (c *Conn) dial(ctx context.Context, addr string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if sc, ok := nc.(syscall.Conn); ok {
-		if raw, err := sc.SyscallConn(); err == nil {
-			c.socket.Store(&raw)
-		}
-	}
-	return nc, nil
+	s := &socket{Conn: nc, dropped: make(chan struct{})}
+	c.socket.Store(s)
+	return s, nil
 }
 
-// ended reports whether the engine has closed the connection, which grpc may not know yet.
-func (c *Conn) ended() bool {
-	raw := c.socket.Load()
-	if raw == nil {
-		return false
-	}
-	ended := false
-	err := (*raw).Control(func(fd uintptr) {
-		var b [1]byte
-		n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		ended = n <= 0 && err != syscall.EAGAIN && err != syscall.EINTR
-	})
-	return ended || err != nil
-}
+// noticing bounds the wait for grpc to notice that a connection has ended: a busy machine may
+// not run its reader for a while.
+const noticing = time.Second
 
-// noticing bounds the wait for grpc to notice that a connection has ended.
-const noticing = 100 * time.Millisecond
-
-// settle waits until grpc knows of a connection's end where the engine has closed it. A call
-// that began on it would fail, though it could be made on another replica.
+// settle waits until grpc has dropped a connection that the engine has closed. A call that
+// began on it would fail, though it could be made on another replica. The state that grpc tells
+// doesn't do: it lags behind, and may not even be Ready when a call has ended already.
 func (c *Conn) settle(ctx context.Context) {
-	if !c.ended() {
+	s := c.socket.Load()
+	if s == nil || !s.ended() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, noticing)
-	defer cancel()
-	c.WaitForStateChange(ctx, connectivity.Ready)
+	timer := time.NewTimer(noticing)
+	defer timer.Stop()
+	select {
+	case <-s.dropped:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 // Window is the flow-control window of streams and connections in bytes: large enough that one big tensor
