@@ -3,7 +3,9 @@ package grpcpool_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"os"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -22,7 +24,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // engine serves on a port of its own until the test ends or stop is called.
 func engine(t *testing.T) (addr string, stop func()) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	// An address of this process alone: on the common one, another's server may take the port of an
+	// engine that has just stopped.
+	pid := os.Getpid()
+	l, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 1+pid>>16&0x7f, pid>>8&0xff, 1+pid&0x7f))
 	if err != nil {
 		t.Fatal(err)
 	}
