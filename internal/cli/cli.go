@@ -18,7 +18,6 @@ import (
 
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/modelserver"
-	"stationmaster.dev/stationmaster/internal/platform/local"
 )
 
 // IO is where a command reads and writes.
@@ -38,10 +37,6 @@ const (
 
 // Main runs the command line and returns the exit code.
 func Main(args []string, std IO) int {
-	// A replica's launcher comes before anything else: it must be quick and small.
-	if len(args) > 0 && args[0] == local.LaunchCommand {
-		return local.Launch(args[1:])
-	}
 	if len(args) > 1 && args[0] == "runtime" && args[1] == "onnx" {
 		return modelserver.Main(args[2:], std.Out, std.Err)
 	}

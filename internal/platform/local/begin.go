@@ -2,18 +2,19 @@ package local
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"stationmaster.dev/stationmaster/internal/plan/replica"
+	"stationmaster.dev/stationmaster/internal/platform/local/launch"
 	"stationmaster.dev/stationmaster/internal/probe"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
@@ -227,7 +228,7 @@ func (r *instance) line(ctx context.Context, i int, place group) (*line, error) 
 		if !r.p.caps.Mounts {
 			wanted = swapPaths(wanted, binds)
 		}
-		mounted := slices.ContainsFunc(binds, func(b bind) bool { return b.Target == filepath.Clean(wanted) })
+		mounted := slices.ContainsFunc(binds, func(b launch.Mount) bool { return b.Target == filepath.Clean(wanted) })
 		if info, err := os.Stat(wanted); mounted || err == nil && info.IsDir() {
 			dir = wanted // an image's own directory isn't there; the scratch directory serves
 		}
@@ -237,26 +238,28 @@ func (r *instance) line(ctx context.Context, i int, place group) (*line, error) 
 	}
 	env[markVar] = r.p.mark + "/" + r.id
 	l.env = flat(env)
-	record := launch{Argv: argv, Dir: dir, Cgroups: place.procsFiles(), Scratch: filepath.Join(r.dir, "root")}
+	record := launch.Record{Argv: argv, Dir: dir, Cgroups: place.procsFiles(), Scratch: filepath.Join(r.dir, "root")}
 	if l.private {
+		// Parents first.
+		slices.SortStableFunc(binds, func(a, b launch.Mount) int { return strings.Count(a.Target, "/") - strings.Count(b.Target, "/") })
 		record.Mounts = binds
 		l.sys = r.p.private(l.sys)
 		if err := os.MkdirAll(record.Scratch, 0o700); err != nil {
 			return nil, err
 		}
 	}
-	raw, err := json.Marshal(record)
+	raw, err := record.Encode()
 	if err != nil {
 		return nil, err
 	}
-	l.record = filepath.Join(r.dir, c.Name+".launch.json")
+	l.record = filepath.Join(r.dir, c.Name+".launch")
 	if err := writeAtomically(l.record, raw); err != nil {
 		return nil, err
 	}
-	l.path, l.argv = r.p.cfg.Self, []string{r.p.cfg.Self, LaunchCommand, l.record}
+	l.path, l.argv = r.p.cfg.Self, []string{r.p.cfg.Self, launch.Command, l.record}
 	if !l.private && len(record.Cgroups) == 0 && len(argv) > 0 {
 		// Nothing to do between fork and exec: save the launcher's start.
-		if l.path, err = findIn(env["PATH"], argv[0], dir); err != nil {
+		if l.path, err = launch.Find(env["PATH"], argv[0], dir); err != nil {
 			return nil, err
 		}
 		l.argv, l.cwd = argv, dir
@@ -367,7 +370,7 @@ func (r *instance) exec(ctx context.Context, i int, argv []string, ports map[int
 				}
 			}
 		}
-		cmd = exec.CommandContext(ctx, r.p.cfg.Self, append([]string{LaunchCommand, l.record}, argv...)...)
+		cmd = exec.CommandContext(ctx, r.p.cfg.Self, append([]string{launch.Command, l.record}, argv...)...)
 	}
 	cmd.Env, cmd.Dir, cmd.SysProcAttr = l.env, r.dir, l.sys
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"stationmaster.dev/stationmaster/internal/platform/local/launch"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -109,7 +110,7 @@ func (p *Platform) find(name string) (string, error) {
 	if name == selfName {
 		return p.cfg.Self, nil
 	}
-	return findIn(p.base["PATH"], name, "/")
+	return launch.Find(p.base["PATH"], name, "/")
 }
 
 // checkInstalled runs a catalogue's check; its answer is kept for the recheck interval.
@@ -172,7 +173,7 @@ func (a *answers) get(key string, now time.Time, ask func() bool) bool {
 
 // containerArgv is the command line that runs an image. The environment's values travel in
 // the engine's own environment, so that no process list shows them.
-func containerArgv(engine, name string, c *spec.Container, binds []bind, env []string, args []string) []string {
+func containerArgv(engine, name string, c *spec.Container, binds []launch.Mount, env []string, args []string) []string {
 	argv := []string{engine, "run", "--rm", "--name", name, "--network", "host", "--init"}
 	for _, kv := range env {
 		key, _, _ := strings.Cut(kv, "=")

@@ -17,17 +17,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-
-	"stationmaster.dev/stationmaster/internal/platform/local"
 )
 
-// TestMain makes this binary what a platform's Self is: launcher, engine, and control plane
-// that can be killed.
+// TestMain makes this binary what a platform's Self is: engine, and control plane that can be
+// killed. A launcher it is by itself.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
-		case local.LaunchCommand:
-			os.Exit(local.Launch(os.Args[2:]))
 		case "engine":
 			os.Exit(engine(os.Args[2:]))
 		case "control-plane":

@@ -23,6 +23,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/plan/replica"
 	"stationmaster.dev/stationmaster/internal/platform"
+	"stationmaster.dev/stationmaster/internal/platform/local/launch"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -44,7 +45,7 @@ type ObjectSource interface {
 type Config struct {
 	// Dir is the data directory: replicas/ and pvc/ are made in it. Required.
 	Dir string
-	// Self is this executable, whose main calls Launch first; empty means os.Executable.
+	// Self is this executable, which launches containers; empty means os.Executable.
 	Self string
 	// Path are directories searched for commands before $PATH, such as a virtual
 	// environment's bin; engines have them on their PATH, too.
@@ -218,7 +219,7 @@ func (p *Platform) detect(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	proc, err := spawn(p.cfg.Self, []string{p.cfg.Self, LaunchCommand, checkArg, scratch}, flat(p.base), p.dir, nil, p.private(&syscall.SysProcAttr{Setsid: true}))
+	proc, err := spawn(p.cfg.Self, []string{p.cfg.Self, launch.Command, launch.Check, scratch}, flat(p.base), p.dir, nil, p.private(&syscall.SysProcAttr{Setsid: true}))
 	if err != nil {
 		p.log.Info("mounts aren't permitted here; paths are rewritten", "err", err)
 		return
@@ -238,7 +239,7 @@ func (p *Platform) private(a *syscall.SysProcAttr) *syscall.SysProcAttr {
 	a.Cloneflags |= syscall.CLONE_NEWNS
 	if uid, gid := os.Geteuid(), os.Getegid(); uid != 0 {
 		a.Cloneflags |= syscall.CLONE_NEWUSER
-		a.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN} // in that namespace; Launch gives it up
+		a.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN} // in that namespace; the launcher gives it up
 		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
 		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
 	}

@@ -4,6 +4,8 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+
+	"stationmaster.dev/stationmaster/internal/platform/local/launch"
 )
 
 // expand replaces $(NAME) by what lookup has, as Kubernetes does: an unknown name stays as
@@ -117,11 +119,11 @@ func portAt(s string, from, to int) bool {
 // swapPaths replaces mount paths by the directories behind them, where mounts aren't
 // permitted. A path counts where no path character comes before it and '/' or no path
 // character after it; the longest matching mount wins.
-func swapPaths(s string, binds []bind) string {
+func swapPaths(s string, binds []launch.Mount) string {
 	if len(binds) == 0 || !strings.Contains(s, "/") {
 		return s
 	}
-	byLength := append([]bind(nil), binds...)
+	byLength := append([]launch.Mount(nil), binds...)
 	sort.SliceStable(byLength, func(i, j int) bool { return len(byLength[i].Target) > len(byLength[j].Target) })
 	var b strings.Builder
 	for i := 0; i < len(s); {

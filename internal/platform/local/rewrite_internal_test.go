@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"stationmaster.dev/stationmaster/internal/platform/local/launch"
 )
 
 func TestExpandFollowsKubernetes(t *testing.T) {
@@ -42,7 +44,7 @@ func TestPortsAreReplacedWhereTheyArePorts(t *testing.T) {
 }
 
 func TestPathsAreReplacedWhole(t *testing.T) {
-	binds := []bind{{Source: "/s/m", Target: "/mnt/models"}, {Source: "/s/x", Target: "/mnt/models/extra"}}
+	binds := []launch.Mount{{Source: "/s/m", Target: "/mnt/models"}, {Source: "/s/x", Target: "/mnt/models/extra"}}
 	for in, want := range map[string]string{
 		"/mnt/models": "/s/m", "--dir=/mnt/models/a": "--dir=/s/m/a", "/mnt/models/extra/k": "/s/x/k", "/mnt/models2": "/mnt/models2",
 		"/data/mnt/models": "/data/mnt/models", "a:/mnt/models:b": "a:/s/m:b", "file:///mnt/models/x": "file:///s/m/x", "": "",
@@ -62,7 +64,7 @@ func FuzzRewriting(f *testing.F) {
 		if got := swapPorts(s, nil); got != s {
 			t.Errorf("without ports %q became %q", s, got)
 		}
-		if got := swapPaths(s, []bind{{Source: "/mnt/models", Target: "/mnt/models"}}); got != s {
+		if got := swapPaths(s, []launch.Mount{{Source: "/mnt/models", Target: "/mnt/models"}}); got != s {
 			t.Errorf("a path replaced by itself made %q of %q", got, s)
 		}
 		if got := expand(s, func(string) (string, bool) { return "", false }); !strings.Contains(s, "$$") && got != s {

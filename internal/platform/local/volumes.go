@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/platform/local/launch"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -81,11 +82,11 @@ func writeKeys(dir string, v *spec.Volume, values map[string][]byte) error {
 }
 
 // binds returns what a container mounts: the models, read-only, and its volumes.
-func (r *instance) binds(c *spec.Container, ready *preparation) ([]bind, error) {
-	var out []bind
+func (r *instance) binds(c *spec.Container, ready *preparation) ([]launch.Mount, error) {
+	var out []launch.Mount
 	for _, m := range r.w.Models {
 		if m.MountPath != "" && ready.models[m.URI] != "" {
-			out = append(out, bind{ready.models[m.URI], filepath.Clean(m.MountPath), true})
+			out = append(out, launch.Mount{Source: ready.models[m.URI], Target: filepath.Clean(m.MountPath), ReadOnly: true})
 		}
 	}
 	for _, m := range c.Mounts {
@@ -108,7 +109,7 @@ func (r *instance) binds(c *spec.Container, ready *preparation) ([]bind, error) 
 			return nil, errdef.New(errdef.ErrInvalid, "container "+c.Name+": mount path "+m.Path+" isn't absolute")
 		}
 		if target := filepath.Clean(m.Path); target != dir && target != "/" {
-			out = append(out, bind{dir, target, m.ReadOnly})
+			out = append(out, launch.Mount{Source: dir, Target: target, ReadOnly: m.ReadOnly})
 		}
 	}
 	return out, nil

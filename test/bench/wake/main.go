@@ -65,8 +65,9 @@ func main() {
 	log.SetFlags(0)
 	binary := flag.String("binary", "bin/stationmaster", "the binary to measure")
 	rounds := flag.Int("rounds", 10, "wakes for each size of a burst")
-	held := flag.Int("held", 1000, "requests to hold at once")
+	held := flag.Int("held", 1000, "requests to hold at once; 0 leaves that out")
 	out := flag.String("out", "bench/results/wake.json", "where to write the result")
+	bursts := flag.String("bursts", "1,50,500", "the sizes of bursts")
 	model := flag.String("model", "examples/iris/model", "folder of the iris model")
 	flag.Parse()
 	abs, err := filepath.Abs(*model)
@@ -95,11 +96,15 @@ func main() {
 		"ports":   []any{map[string]any{"containerPort": 8080}},
 	}}})
 	// First, while the process is young: what it freed after a burst it would use again.
-	up.awaitZero("slow")
-	check(os.WriteFile(slow, nil, 0o600))
-	r.HeldKiB = up.held("slow", *held)
-	log.Printf("%d requests held: %.1f KiB each", *held, r.HeldKiB)
-	for _, n := range []int{1, 50, 500} {
+	if *held > 0 {
+		up.awaitZero("slow")
+		check(os.WriteFile(slow, nil, 0o600))
+		r.HeldKiB = up.held("slow", *held)
+		log.Printf("%d requests held: %.1f KiB each", *held, r.HeldKiB)
+	}
+	for _, size := range strings.Split(*bursts, ",") {
+		n, err := strconv.Atoi(size)
+		check(err)
 		var all, first []float64
 		for range *rounds {
 			up.awaitZero("iris")
