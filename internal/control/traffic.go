@@ -38,7 +38,8 @@ func (c *Controller) line(s *service) route.Service {
 		InCluster: !c.cfg.OneMachine, Observed: s.observed,
 	}
 	for _, comp := range s.comps {
-		rc := routing.Component{Name: comp.name, Route: s.routeOf(comp)}
+		rc := routing.NewComponent(s.asWritten, comp.name)
+		rc.Route = s.routeOf(comp)
 		if c.cfg.OneMachine && c.cfg.ComponentAddress != nil && comp.name == spec.Predictor && len(s.comps) > 1 {
 			if host, _, err := net.SplitHostPort(c.cfg.ComponentAddress(s.key, comp.name)); err == nil {
 				rc.Hosts = []string{host}

@@ -287,7 +287,7 @@ func components(is *v1beta1.InferenceService, r *smv1alpha1.Route, o spec.Observ
 		if !c.has {
 			continue
 		}
-		comp := routing.Component{Name: c.name}
+		comp := routing.NewComponent(is, c.name)
 		for _, have := range r.Spec.Components {
 			if have.Component == string(c.name) {
 				comp.Route = have

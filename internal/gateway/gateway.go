@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"stationmaster.dev/stationmaster/internal/gateway/grpcpool"
+	"stationmaster.dev/stationmaster/internal/gateway/payloads"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
 )
 
@@ -52,6 +53,8 @@ type Gateway struct {
 	copies     chan struct{}
 	copying    context.Context //nolint:containedctx // it lives as long as the gateway
 	endCopying context.CancelFunc
+	// payloads tells collectors what went through.
+	payloads *payloads.Emitter
 }
 
 // New checks the configuration and makes a gateway. It starts nothing.
@@ -66,6 +69,9 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	if g.metrics, err = newMetrics(cfg.Metrics); err != nil {
 		return nil, err
+	}
+	if g.payloads, err = payloads.New(payloads.Config{Metrics: cfg.Metrics, Logger: cfg.Logger}); err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	g.drop = g.dropped
 	g.copies = make(chan struct{}, maxCopies)
@@ -178,6 +184,7 @@ func (g *Gateway) drain(ctx context.Context, server *http.Server) {
 	wg.Wait()
 	g.endCopying()
 	g.relays.Wait()
+	g.tellRest(ctx)
 	g.pool.Close()
 	g.dialer.Close()
 }

@@ -103,7 +103,9 @@ type call struct {
 	first *frame.Frame // the request that was read to route by, nil if none was
 	model string       // that it names
 	match route.Match
-	hold  hold
+	// recorded is what a collector is told, nil where there is none.
+	recorded *recorded
+	hold     hold
 	// target is nil until a revision was chosen.
 	target *target
 	metric *targetMetrics
@@ -151,6 +153,7 @@ func (c *call) finish(err error) {
 	code := status.Code(err)
 	c.metric.end(p, int(code), took, c.began)
 	c.hold.end(c.start.Add(took))
+	c.told(code)
 	if !c.g.log.Enabled(c.ctx, slog.LevelDebug) {
 		return
 	}
@@ -207,6 +210,7 @@ func (c *call) serve() error {
 		return err
 	}
 	t, e, err := c.hold.pick(c.ctx, c.find)
+	c.record()
 	if err != nil {
 		return err
 	}

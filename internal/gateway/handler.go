@@ -37,8 +37,10 @@ type exchange struct {
 	query string
 	match route.Match
 	// ask is what a request of the OpenAI API asks for, nil for any other.
-	ask  *asked
-	hold hold
+	ask *asked
+	// recorded is what a collector is told, nil where there is none.
+	recorded *recorded
+	hold     hold
 	// target is nil until a revision was chosen.
 	target *target
 	metric *targetMetrics
@@ -87,6 +89,7 @@ func (x *exchange) finish() {
 		}
 	}
 	x.ask.end(p != nil)
+	x.told(p != nil)
 	took := time.Since(x.start)
 	x.metric.end(x.protocol(), x.status, took, x.began)
 	x.hold.end(x.start.Add(took))
@@ -218,6 +221,7 @@ func (x *exchange) serve() {
 	}
 	t, e, err := x.hold.pick(x.r.Context(), x.find)
 	if err != nil {
+		x.recordRefused()
 		x.fail(err)
 		return
 	}
@@ -229,6 +233,7 @@ func (x *exchange) serve() {
 	x.began = true
 	x.metric.begin()
 	x.dress()
+	x.record()
 	m := x.mirror()
 	x.forward(e)
 	if m != nil {

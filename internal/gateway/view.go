@@ -111,6 +111,7 @@ func (g *Gateway) newView(table *route.Table) *view {
 	g.pool.Prune(func(addr string) bool { return httpAddrs[addr] })
 	g.dialer.Prune(v.hasGRPC)
 	g.metrics.prune(func(key targetKey) bool { return live[key] })
+	g.payloads.Prune(func(key spec.ServiceKey) bool { _, known := table.Named(key, "/"); return known })
 	g.meters.prune(func(key targetKey) bool { return live[key] })
 	g.places = kept
 	return v

@@ -68,6 +68,15 @@ var effects = map[reflect.Type]fields{
 	reflect.TypeFor[v1beta1.ModelSpec](): join(containerEffects, modelEffects, fields{
 		"modelFormat": works, "runtime": works,
 	}),
+	reflect.TypeFor[v1beta1.LoggerSpec](): {
+		// Where url leads nowhere, pipelineNotInEffect says so.
+		"url": works, "mode": works, "metadataHeaders": works, "metadataAnnotations": works,
+		"storage":       notYet("storing entries as files isn't there yet: " + toCollector),
+		"marshallerUrl": notYet("entries aren't turned into files: " + toCollector),
+		"batchSize": notYet("each entry is posted by itself: " + toCollector).
+			except(func(v, _ reflect.Value) bool { return v.Elem().Int() == 1 }),
+		"batchInterval": notYet("each entry is posted at once: " + toCollector),
+	},
 	reflect.TypeFor[corev1.Container](): containerEffects,
 
 	reflect.TypeFor[corev1.ResourceRequirements](): {
@@ -154,6 +163,8 @@ var effects = map[reflect.Type]fields{
 
 const fileMode = "files are readable by the control plane's user alone"
 
+const toCollector = "a collector of CloudEvents, named in url, gets them"
+
 // containerEffects are those of a container, inlined or not.
 var containerEffects = fields{
 	"name": works, "image": works, "command": works, "args": works, "workingDir": works,
@@ -186,7 +197,7 @@ var extensionEffects = fields{
 	"scaleTarget":     notYet(noAutoscaler).except(func(_, holder reflect.Value) bool { return onRequests(holder) }),
 	"scaleMetricType": notYet(noAutoscaler), "autoScaling": notYet(noAutoscaler),
 	"canaryTrafficPercent": works,
-	"logger":               notYet("logging of requests isn't there yet"),
+	"logger":               inside,
 	"batcher":              notYet("batching isn't there yet; requests are passed on one by one"),
 	"deploymentStrategy":   inside,
 }

@@ -106,6 +106,27 @@ func TestNotInEffect(t *testing.T) {
 				"spec.predictor.storageContainerName", "spec.predictor.workerSpec",
 			},
 		},
+		"a logger and a batcher": {is: with(func(s is) {
+			s.Spec.Predictor.Logger = &v1beta1.LoggerSpec{Mode: "all", URL: ptr("http://collector/x"), MetadataHeaders: []string{"a"}, MetadataAnnotations: []string{"b"}, BatchSize: ptr(1)}
+			s.Spec.Predictor.Batcher = &v1beta1.Batcher{MaxBatchSize: ptr(8), MaxLatency: ptr(50), Timeout: ptr(5)}
+		}), want: []string{"spec.predictor.batcher"}},
+		"a logger to files": {
+			is: with(func(s is) {
+				s.Spec.Transformer = &v1beta1.TransformerSpec{ComponentExtensionSpec: v1beta1.ComponentExtensionSpec{Logger: &v1beta1.LoggerSpec{
+					Mode: "all", URL: ptr("s3://bucket"), Storage: &v1beta1.LoggerStorageSpec{}, MarshallerURL: "http://m", BatchSize: ptr(10), BatchInterval: ptr("1m"),
+				}}}
+			}),
+			want: []string{
+				"spec.transformer.logger.batchInterval", "spec.transformer.logger.batchSize", "spec.transformer.logger.marshallerUrl",
+				"spec.transformer.logger.storage", "spec.transformer.logger.url",
+			},
+		},
+		"a logger and a batcher of a canary": {
+			is: withCanaries(v1beta1.CanarySpec{Predictor: v1beta1.PredictorSpec{Name: "b", ComponentExtensionSpec: v1beta1.ComponentExtensionSpec{
+				Logger: &v1beta1.LoggerSpec{Mode: "all", URL: ptr("http://collector")},
+			}}}),
+			want: []string{"spec.canary[0].predictor.logger"},
+		},
 		"what speaks of nodes": {
 			is: with(func(s is) {
 				p := &s.Spec.Predictor

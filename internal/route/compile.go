@@ -122,7 +122,7 @@ func newEntry(s *Service) *entry {
 				e.tagged = map[tagOf]*Backend{}
 			}
 			t.Weight = 100
-			tagged := &Backend{Targets: []Target{t}, Startup: b.Startup}
+			tagged := &Backend{Targets: []Target{t}, Startup: b.Startup, Log: b.Log, Batch: b.Batch}
 			if len(t.Endpoints) == 0 {
 				tagged.Cold, tagged.NotReady = b.Cold, b.NotReady
 			}

@@ -153,6 +153,8 @@ func parseV2(path string) Call {
 		c.Op = ModelReady
 	case "/infer":
 		c.Op = Infer
+	case "/explain":
+		c.Op = Explain // an extension: the protocol has no such call
 	default:
 		c.Op = OtherOfModel
 	}

@@ -14,7 +14,7 @@ func (e *entry) pin(b *Backend) {
 			e.tagged = map[tagOf]*Backend{}
 		}
 		t.Weight = 100
-		pinned := &Backend{Targets: []Target{t}, Startup: b.Startup}
+		pinned := &Backend{Targets: []Target{t}, Startup: b.Startup, Log: b.Log, Batch: b.Batch}
 		if len(t.Endpoints) == 0 {
 			pinned.Cold, pinned.NotReady = b.Cold, b.NotReady
 		}

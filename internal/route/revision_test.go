@@ -70,3 +70,26 @@ func TestARequestMayNameItsRevision(t *testing.T) {
 		})
 	}
 }
+
+func TestARevisionByItselfIsLoggedAndBatchedAsAllAre(t *testing.T) {
+	log, batching := &spec.PayloadLog{URL: "http://collector"}, &spec.Batching{MaxSize: 8}
+	endpoints := []route.Endpoint{{Replica: "a", HTTP: "127.0.0.1:1"}}
+	table := route.Compile([]route.Service{{
+		Key: spec.ServiceKey{Namespace: "default", Name: "iris"}, BareNames: []string{"iris"},
+		Hosts: []route.Host{{Name: "latest-iris", Component: spec.Predictor, Tag: "latest"}},
+		Components: map[spec.Component]route.Backend{spec.Predictor: {Log: log, Batch: batching, Targets: []route.Target{
+			{Revision: "iris-00002", Tag: "latest", Weight: 10, Endpoints: endpoints},
+			{Revision: "iris-00001", Weight: 90, Endpoints: endpoints},
+		}}},
+	}})
+	tagged, _ := table.Host("latest-iris")
+	pinned, err := table.Model("iris", "/")
+	if err != nil || !table.Pin(&pinned, "iris-00001") {
+		t.Fatal("no pin", err)
+	}
+	for name, m := range map[string]route.Match{"tagged": tagged, "pinned": pinned} {
+		if len(m.Backend.Targets) != 1 || m.Backend.Log != log || m.Backend.Batch != batching {
+			t.Errorf("%s: %+v", name, m.Backend)
+		}
+	}
+}

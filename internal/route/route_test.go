@@ -25,6 +25,7 @@ func TestPathsAreReadAsTheProtocolsSay(t *testing.T) {
 		"/v2/models/m/ready":                    {Protocol: spec.V2, Op: ModelReady, Model: "m"},
 		"/v2/models/m/infer":                    {Protocol: spec.V2, Op: Infer, Model: "m"},
 		"/v2/models/m/versions/7":               {Protocol: spec.V2, Op: ModelMetadata, Model: "m", Version: "7"},
+		"/v2/models/m/explain":                  {Protocol: spec.V2, Op: Explain, Model: "m"},
 		"/v2/models/m/versions/7/infer":         {Protocol: spec.V2, Op: Infer, Model: "m", Version: "7"},
 		"/v2/models/m/generate":                 {Protocol: spec.V2, Op: OtherOfModel, Model: "m"},
 		"/v2/models/a%2Fb/infer":                {Protocol: spec.V2, Op: Infer, Model: "a/b"},

@@ -55,6 +55,10 @@ type Backend struct {
 	Rules  []HeaderRule
 	Mirror Mirror
 	Sticky Sticky
+	// Log and Batch say what of the requests is logged, and how they are put together; nil for
+	// not at all. The targets that have a tag share them.
+	Log   *spec.PayloadLog
+	Batch *spec.Batching
 }
 
 // Target is one revision with its share of the traffic.

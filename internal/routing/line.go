@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/manifest"
 	"stationmaster.dev/stationmaster/internal/route"
@@ -50,8 +51,16 @@ type Component struct {
 	// it runs because there was nothing to do. Hidden says that what still runs of it is about to
 	// end, and gets no request.
 	Cold, Hidden bool
+	// Log and Batch are as in route.Backend.
+	Log   *spec.PayloadLog
+	Batch *spec.Batching
 	// Hosts are names of this component beside the usual ones, e.g. an address of its own.
 	Hosts []string
+}
+
+// NewComponent returns a component of a service with what its manifest alone says of it.
+func NewComponent(is *v1beta1.InferenceService, name spec.Component) Component {
+	return Component{Name: name, Log: manifest.PayloadLogOf(is, name), Batch: manifest.BatchingOf(is, name)}
 }
 
 // Line returns the service's line of the routing table. It names the targets that have a ready
@@ -136,7 +145,7 @@ func (s *Service) tagHosts(comp *Component, entry bool) []route.Host {
 }
 
 func (s *Service) backend(comp *Component) route.Backend {
-	var b route.Backend
+	b := route.Backend{Log: comp.Log, Batch: comp.Batch}
 	var cold, lingering []route.Target
 	for _, target := range comp.Route.Targets {
 		rev := s.revision(target.RevisionName)

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/routing"
@@ -217,5 +218,24 @@ func TestLineCarriesTheRevisionsLimitAndStartUpTime(t *testing.T) {
 	}).Components[spec.Predictor]
 	if got.Startup != 3*time.Second || got.Targets[0].Limit != 4 {
 		t.Errorf("start-up %v and limit %d, want 3s and 4", got.Startup, got.Targets[0].Limit)
+	}
+}
+
+func TestLineCarriesWhatTheManifestSaysOfPayloads(t *testing.T) {
+	url, size := "http://collector", 8
+	is := &v1beta1.InferenceService{}
+	is.Spec.Predictor.Logger = &v1beta1.LoggerSpec{Mode: v1beta1.LogAll, URL: &url}
+	is.Spec.Predictor.Batcher = &v1beta1.Batcher{MaxBatchSize: &size}
+	comp := routing.NewComponent(is, spec.Predictor)
+	comp.Route = routed("predictor", "iris-predictor-00001", 100)
+	got := routing.Line(routing.Service{
+		Key:        spec.ServiceKey{Namespace: "team", Name: "iris"},
+		Components: []routing.Component{comp, routing.NewComponent(is, spec.Transformer)},
+	}).Components
+	if b := got[spec.Predictor]; b.Log == nil || b.Log.URL != url || b.Batch == nil || b.Batch.MaxSize != size {
+		t.Errorf("log %+v, batch %+v", b.Log, b.Batch)
+	}
+	if b := got[spec.Transformer]; b.Log != nil || b.Batch != nil {
+		t.Errorf("the transformer has none: log %+v, batch %+v", b.Log, b.Batch)
 	}
 }

@@ -23,6 +23,22 @@ func (f *Frame) Take() []byte {
 	return b
 }
 
+// Len is how many bytes the message has.
+func (f *Frame) Len() int { return f.data.Len() }
+
+// Peek returns a copy of the message's first bytes, at most so many, and keeps its buffers.
+func (f *Frame) Peek(most int) []byte {
+	out := make([]byte, 0, min(f.data.Len(), most))
+	for _, part := range f.data {
+		b := part.ReadOnlyData()
+		out = append(out, b[:min(len(b), most-len(out))]...)
+	}
+	return out
+}
+
+// Of makes a frame of a message's bytes, which it shares.
+func Of(message []byte) *Frame { return &Frame{mem.BufferSlice{mem.SliceBuffer(message)}} }
+
 type codec struct{ encoding.CodecV2 }
 
 // Codec passes frames through and leaves other messages to the protobuf codec, so that the
