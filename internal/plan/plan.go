@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"stationmaster.dev/stationmaster/internal/evidence"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -48,6 +49,13 @@ type Component struct {
 	// Recreate stops the revision that was rolled out before Latest starts, where one takes over all
 	// traffic: for what hasn't room for both. Requests are refused meanwhile.
 	Recreate bool
+	// Guard, if there is one, moves traffic to Latest step by step, as far as Canary lets it, and
+	// takes it back where what was counted exceeds a limit; Over and Recreate don't count then.
+	// Promoted lets Latest have all that Canary says nevertheless.
+	Guard    *spec.Guard
+	Promoted bool
+	// Seen is what was counted of Latest's answers, from any beginning that stays the same.
+	Seen evidence.Counts
 	// Last is what the last plan said of this component; zero at first.
 	Last Rollout
 }
@@ -91,6 +99,8 @@ type Rollout struct {
 	Share int
 	// Shift is the gradual move of traffic that is under way; zero means none.
 	Shift Shift
+	// Guarded is how far Guard has let it come.
+	Guarded Guarded
 	// Variants are those that run.
 	Variants []Variant
 	// Draining are revisions that lost their traffic and run on for Desired.Drain.
@@ -147,7 +157,7 @@ func (p *Plan) component(c Component, o spec.Observed, now time.Time, drain time
 	if c.Canary != nil {
 		r.percent = *c.Canary
 	}
-	if c.Latest == "" {
+	if r.frozen = c.Latest == ""; r.frozen {
 		r.freeze()
 	}
 	if r.Latest == "" {
@@ -159,6 +169,8 @@ func (p *Plan) component(c Component, o spec.Observed, now time.Time, drain time
 		return
 	}
 	r.begin()
+	r.back = r.rollBack()
+	r.guard()
 	if !r.recreate(p) {
 		r.step(p)
 	}
@@ -172,6 +184,9 @@ type rollout struct {
 	now     time.Time
 	delay   time.Duration // between the end of a revision's traffic and its own
 	percent int           // Latest is to get
+	most    int           // of it, where it is guarded
+	frozen  bool          // the manifest can't be compiled
+	back    string        // must become ready to be the stable one again
 }
 
 // freeze keeps what runs, at the shares it has, while the manifest can't be compiled.
@@ -228,7 +243,6 @@ func (r *rollout) exists(is func(revision string) bool) bool {
 }
 
 func (r *rollout) step(p *Plan) {
-	back := r.rollBack()
 	n := r.replicasOfLatest()
 	enough := r.ready(r.Latest) >= n
 	stable := r.next.RolledOut
@@ -262,14 +276,15 @@ func (r *rollout) step(p *Plan) {
 		r.drain(old)
 	}
 	r.next.Latest = r.Latest
-	r.next.Settled = enough && back == "" && (r.next.RolledOut == r.Latest || r.next.Share == r.percent)
+	r.next.Settled = enough && r.back == "" && (r.next.RolledOut == r.Latest || r.next.Share == r.percent)
+	r.begun(p, enough)
 
 	p.assign(r.Component, r.Latest, n)
 	if serving := r.next.RolledOut; serving != "" && serving != r.Latest {
 		p.assign(r.Component, serving, r.Replicas)
 	}
-	if back != "" {
-		p.assign(r.Component, back, r.Replicas)
+	if r.back != "" {
+		p.assign(r.Component, r.back, r.Replicas)
 	}
 	p.again(r.nextStep())
 	r.variants(p)

@@ -217,6 +217,9 @@ func drawComponent(t *rapid.T) plan.Component {
 			c.Last.Share = from
 		}
 	}
+	if rapid.Bool().Draw(t, "guarded") {
+		drawGuard(t, &c)
+	}
 	left := 100
 	for _, r := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"r1", "r2", "r3"}), 0, 3, rapid.ID).Draw(t, "variants") {
 		v := plan.Variant{Revision: r, Percent: rapid.IntRange(0, left).Draw(t, "variant percent"), Replicas: rapid.IntRange(0, 2).Draw(t, "variant replicas")}

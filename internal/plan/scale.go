@@ -28,7 +28,7 @@ func (p *Plan) scale(c Component, o spec.Observed, now time.Time, drain time.Dur
 		return
 	}
 	// Beside another revision with a share it must be there to take its own.
-	alone := len(next.Variants) == 0 && (next.Latest == stable || c.Canary == nil || *c.Canary == 100) &&
+	alone := len(next.Variants) == 0 && (next.Latest == stable || c.Canary == nil || *c.Canary == 100) && next.Guarded.Phase == "" &&
 		!slices.ContainsFunc(p.Traffic, func(s Share) bool { return s.Component == c.Name && s.Revision != stable && s.Percent > 0 })
 	if !alone {
 		want = max(want, 1)
