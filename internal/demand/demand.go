@@ -6,6 +6,7 @@ package demand
 import (
 	"time"
 
+	"stationmaster.dev/stationmaster/internal/evidence"
 	"stationmaster.dev/stationmaster/internal/scale"
 	"stationmaster.dev/stationmaster/internal/spec"
 	"stationmaster.dev/stationmaster/internal/state"
@@ -17,8 +18,23 @@ type Report struct {
 	// a request began to wait where nothing runs, repeats the number and the averages of the one
 	// before it and has what waits by then.
 	Second uint64 `json:"second"`
+	// Early says that it is one made between two seconds.
+	Early bool `json:"early,omitempty"`
 	// Samples are in no order, one for each revision, those without any load too.
 	Samples []Sample `json:"samples"`
+	// Answers are of the revisions that share their component's traffic or did a minute ago, in no
+	// order. A report that is made between two seconds has none.
+	Answers []Answers `json:"answers,omitempty"`
+}
+
+// Answers is what a gateway counted of one revision's answers.
+type Answers struct {
+	Service  spec.ServiceKey `json:"service"`
+	Revision string          `json:"revision"`
+	// Since tells these counters from those of the same gateway that began at another time; two
+	// reports with the same count on from the same beginning.
+	Since int64 `json:"since"`
+	evidence.Counts
 }
 
 // Sample is a gateway's load for one revision.

@@ -45,6 +45,8 @@ type Gateway struct {
 	crowd    crowd
 	stopping chan struct{}
 	meters   meters
+	// witnesses count for guarded rollouts.
+	witnesses witnesses
 	// cold has a token when a request began to wait for something to be started.
 	cold chan struct{}
 	// relays send the messages of client streams, and copies of requests.

@@ -152,6 +152,7 @@ func (c *call) finish(err error) {
 	took := time.Since(c.start)
 	code := status.Code(err)
 	c.metric.end(p, int(code), took, c.began)
+	c.witness(code, took)
 	c.hold.end(c.start.Add(took))
 	c.told(code)
 	if !c.g.log.Enabled(c.ctx, slog.LevelDebug) {

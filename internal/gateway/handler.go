@@ -92,6 +92,7 @@ func (x *exchange) finish() {
 	x.told(p != nil)
 	took := time.Since(x.start)
 	x.metric.end(x.protocol(), x.status, took, x.began)
+	x.witness(took)
 	x.hold.end(x.start.Add(took))
 	if x.g.log.Enabled(x.r.Context(), slog.LevelDebug) {
 		x.log(took)

@@ -132,7 +132,7 @@ func (ms *meters) report(now time.Time, last *demand.Report) *demand.Report {
 func (ms *meters) early(last *demand.Report) *demand.Report {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
-	r := &demand.Report{Samples: make([]demand.Sample, 0, len(ms.all))}
+	r := &demand.Report{Early: true, Samples: make([]demand.Sample, 0, len(ms.all))}
 	averages := map[targetKey]demand.Sample{}
 	if last != nil {
 		r.Second = last.Second
@@ -164,6 +164,7 @@ func (g *Gateway) measure(ctx context.Context) error {
 			return nil
 		case <-timer.C:
 			last = g.meters.report(time.Now(), last)
+			last.Answers = g.witnesses.report(time.Now())
 			timer.Reset(next())
 		case <-g.cold:
 			last = g.meters.early(last)

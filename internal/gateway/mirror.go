@@ -57,7 +57,7 @@ func (x *exchange) mirror() *mirrored {
 		return nil
 	}
 	t, e := to.Pick(rand.Uint64(), x.view.load)
-	if t == nil || e.HTTP == "" {
+	if t == nil || e.HTTP == "" || t.Revision == x.target.Revision {
 		return nil
 	}
 	m := &mirrored{x: x, view: x.view, target: x.view.targets[t], endpoint: e}
@@ -115,9 +115,17 @@ func (m *mirrored) send() {
 		got, err := m.ask(ctx, req)
 		if err != nil {
 			m.count(mirrorFailed)
+			if w := m.target.witness; w != nil && want.status/100 == 2 && g.copying.Err() == nil {
+				w.heard(true)
+			}
 			return
 		}
 		m.count(compare(want, got))
+		if w := m.target.witness; w != nil {
+			if compared, differs := drift(want, got); compared {
+				w.heard(differs)
+			}
+		}
 	})
 }
 

@@ -66,6 +66,7 @@ func (t *tally) frame(x *exchange, now time.Time) {
 		t.first = all.first.WithLabelValues(k.service.Namespace, k.service.Name, k.revision)
 		t.gap = all.gap.WithLabelValues(k.service.Namespace, k.service.Name, k.revision)
 		t.first.Observe(now.Sub(t.start).Seconds())
+		x.target.witness.began(now.Sub(t.start))
 	} else {
 		t.gap.Observe(now.Sub(t.last).Seconds())
 	}

@@ -29,6 +29,8 @@ type target struct {
 	digest   []string
 	metrics  *targetMetrics
 	meter    *meter
+	// witness is nil while the revision has its component's traffic alone.
+	witness *witness
 }
 
 type endpoint struct {
@@ -80,12 +82,13 @@ func (g *Gateway) newView(table *route.Table) *view {
 	httpAddrs := map[string]bool{}
 	live := map[targetKey]bool{}
 	kept := map[placesKey]*places{}
+	seen := g.witnesses.renew(sharing(table))
 	for s, b := range table.Backends {
 		for i := range b.Targets {
 			t := &b.Targets[i]
 			key := targetKey{s.Key, t.Revision}
 			live[key] = true
-			vt := &target{Target: t, service: s.Key, metrics: g.metrics.of(key), meter: g.meters.of(key)}
+			vt := &target{Target: t, service: s.Key, metrics: g.metrics.of(key), meter: g.meters.of(key), witness: seen[key]}
 			if t.Revision != "" {
 				vt.revision = []string{t.Revision}
 			}
