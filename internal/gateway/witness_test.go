@@ -217,7 +217,9 @@ func TestARevisionThatLeftTheTableIsReportedForAWhile(t *testing.T) {
 
 func TestDriftIsAboutClasses(t *testing.T) {
 	v2 := func(outputs string) string { return `{"model_name":"m","outputs":[` + outputs + `]}` }
-	scores := func(data string) string { return `{"name":"scores","datatype":"FP32","shape":[2,2],"data":` + data + `}` }
+	scores := func(data string) string {
+		return `{"name":"scores","datatype":"FP32","shape":[2,2],"data":` + data + `}`
+	}
 	label := func(data string) string { return `{"name":"label","datatype":"INT64","shape":[2],"data":` + data + `}` }
 	type pair struct {
 		wantStatus int
