@@ -345,7 +345,7 @@ func TestTheGatewayAnswersForAllServices(t *testing.T) {
 		"live":            {"GET", "/v2/health/live", 200, `{"live":true}`},
 		"ready":           {"GET", "/v2/health/ready", 503, `{"error":"not all models are ready: default/cold: no replica of the predictor is ready"}`},
 		"V2 list":         {"GET", "/v2/models", 200, `{"models":["cold","iris"]}`},
-		"V1 list":         {"GET", "/v1/models", 200, `{"data":[{"id":"cold","object":"model","created":0,"owned_by":"default","revision":"cold-00001","digest":"sha256:4f2b"},{"id":"iris","object":"model","created":0,"owned_by":"default","revision":"iris-00001","digest":"sha256:4f2b"}],"models":["cold","iris"],"object":"list"}`},
+		"V1 list":         {"GET", "/v1/models", 200, `{"data":[{"id":"cold","object":"model","created":0,"owned_by":"default","revision":"cold-00001","digest":"sha256:4f2b","state":"unavailable","revisions":[{"id":"cold@cold-00001","revision":"cold-00001","digest":"sha256:4f2b","state":"unavailable","traffic":100}]},{"id":"iris","object":"model","created":0,"owned_by":"default","revision":"iris-00001","digest":"sha256:4f2b","state":"ready","revisions":[{"id":"iris@iris-00001","revision":"iris-00001","digest":"sha256:4f2b","state":"ready","traffic":100}]}],"models":["cold","iris"],"object":"list"}`},
 		"index":           {"POST", "/v2/repository/index", 200, `[{"name":"cold","state":"UNAVAILABLE","reason":"no replica of the predictor is ready"},{"name":"iris","state":"READY","reason":""}]`},
 		"wrong method":    {"POST", "/v2/health/live", 405, `{"error":"/v2/health/live takes GET, not POST"}`},
 		"trailing slash":  {"GET", "/v2/", 200, `{"extensions":["model_repository","binary_tensor_data"],"name":"stationmaster","version":"1.2.3"}`},

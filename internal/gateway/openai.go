@@ -231,7 +231,7 @@ func (a *asked) find(t *route.Table, m *route.Match, err error) error {
 			return modelNotFound(err)
 		}
 	}
-	if name.Revision != "" && a.names(m.Service, name) && !t.Pin(m, name.Revision) {
+	if name.Revision != "" && a.names(m.Service, name) && !t.Pin(m, name.Revision) && !(name.Colon && (!a.bare || serves(m.Backend, a.model))) {
 		return modelNotFound(errdef.New(errdef.ErrNotFound, fmt.Sprintf(
 			"service %s has no revision %.100q that is ready", m.Service.Key, name.Revision)))
 	}
@@ -251,11 +251,27 @@ func (a *asked) names(s *route.Service, name openai.Name) bool {
 	return name.Name == s.Key.Name && (name.Namespace == "" || name.Namespace == s.Key.Namespace)
 }
 
+// ours reports whether the model's name is one of the service's for a revision.
+func (a *asked) ours(s *route.Service, t *route.Target) bool {
+	name := openai.ParseName(a.model)
+	return a.names(s, name) && (!name.Colon || name.Revision == t.Revision || name.Revision == t.Tag)
+}
+
+// serves reports whether an engine of a backend knows its model by this very name.
+func serves(b *route.Backend, model string) bool {
+	for i := range b.Targets {
+		if b.Targets[i].ModelName == model {
+			return true
+		}
+	}
+	return false
+}
+
 // wants says how the body must be changed for a revision.
 func (a *asked) wants(m *route.Match, t *route.Target) dress {
 	var d dress
 	if a.model != "" && t.ModelName != "" && a.model != t.ModelName &&
-		(a.bare || a.names(m.Service, openai.ParseName(a.model))) {
+		(a.bare || a.ours(m.Service, t)) {
 		d.model = t.ModelName
 	}
 	if t.OpenAI != "" && a.form == nil && a.call.Op.Usable() {

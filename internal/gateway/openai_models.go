@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"net/http"
+	"slices"
+	"strings"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/route"
@@ -9,35 +11,73 @@ import (
 	"stationmaster.dev/stationmaster/internal/wire/openai"
 )
 
-// card is a model as the OpenAI API lists it. Revision and Digest are of the revision with the
-// greatest share of the traffic; clients of the API pass over them.
+// card is a model as the OpenAI API lists it. What stands beside the API's own members is of the
+// revision with the greatest share of the traffic; clients of the API pass over it.
 type card struct {
-	ID       string `json:"id"`
-	Object   string `json:"object"`
-	Created  int64  `json:"created"`
-	OwnedBy  string `json:"owned_by"`
-	Revision string `json:"revision,omitempty"`
-	Digest   string `json:"digest,omitempty"`
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+	origin
+	// Revisions are all that answer, each of which can be asked for as ID.
+	Revisions []revisionCard `json:"revisions,omitempty"`
+}
+
+// origin says what answers under a model's name.
+type origin struct {
+	Revision      string `json:"revision,omitempty"`
+	Digest        string `json:"digest,omitempty"`
+	Format        string `json:"format,omitempty"`
+	ContextLength int    `json:"context_length,omitempty"`
+	// State is ready, asleep (the first request starts it) or unavailable.
+	State string `json:"state"`
+}
+
+// revisionCard is one revision of a model.
+type revisionCard struct {
+	ID string `json:"id"`
+	origin
+	Tag string `json:"tag,omitempty"`
+	// Traffic is its share in percent.
+	Traffic int `json:"traffic"`
 }
 
 func (s scope) card(id string, service *route.Service) card {
-	c := card{ID: id, Object: "model", OwnedBy: service.Key.Namespace}
+	return newCard(id, service, s.table.BackendOf(service, spec.Predictor))
+}
+
+func newCard(id string, service *route.Service, b *route.Backend) card {
+	c := card{ID: id, Object: "model", OwnedBy: service.Key.Namespace, origin: origin{State: stateOf(b, nil)}}
 	if !service.Created.IsZero() {
 		c.Created = service.Created.Unix()
 	}
-	c.Revision, c.Digest = leading(s.table.BackendOf(service, spec.Predictor))
+	most := -1
+	bare := id
+	if name := openai.ParseName(id); name.Revision != "" && !slices.Contains(service.BareNames, id) {
+		bare = id[:len(id)-len(name.Revision)-1]
+	}
+	for i := range b.Targets {
+		t := &b.Targets[i]
+		from := origin{t.Revision, t.Digest, t.Format, t.ContextLength, stateOf(b, t)}
+		if t.Weight > most {
+			most, c.origin = t.Weight, from
+		}
+		if t.Revision != "" {
+			c.Revisions = append(c.Revisions, revisionCard{bare + "@" + t.Revision, from, t.Tag, t.Weight})
+		}
+	}
 	return c
 }
 
-// leading names the revision with the greatest share.
-func leading(b *route.Backend) (revision, digest string) {
-	most := -1
-	for i := range b.Targets {
-		if t := &b.Targets[i]; t.Weight > most {
-			most, revision, digest = t.Weight, t.Revision, t.Digest
-		}
+// stateOf says whether a target of a backend answers now.
+func stateOf(b *route.Backend, t *route.Target) string {
+	switch {
+	case t != nil && len(t.Endpoints) > 0:
+		return "ready"
+	case b.Cold:
+		return "asleep"
 	}
-	return revision, digest
+	return "unavailable"
 }
 
 func (s scope) cards() []card {
@@ -70,9 +110,7 @@ func (x *exchange) answerModels(call openai.Call) {
 		x.fail(err)
 		return
 	}
-	c := s.card(call.Model, x.match.Service)
-	c.Revision, c.Digest = leading(x.match.Backend)
-	x.answer(c)
+	x.answer(newCard(call.Model, x.match.Service, x.match.Backend))
 }
 
 // modelV1 answers GET /v1/models/<name> on the bare address where the engine speaks the OpenAI
@@ -98,4 +136,17 @@ func (x *exchange) modelV1(call openai.Call) bool {
 		card
 	}{call.Model, ready, s.card(call.Model, x.match.Service)})
 	return true
+}
+
+// shortDigest is how many digits of a digest a fingerprint has.
+const shortDigest = 12
+
+// fingerprint names a revision and the beginning of its model's digest, as in
+// llm-predictor-00002@4f2b1c9d0e3a.
+func fingerprint(t *route.Target) string {
+	_, hex, _ := strings.Cut(t.Digest, ":")
+	if t.Revision == "" || hex == "" {
+		return t.Revision
+	}
+	return t.Revision + "@" + hex[:min(len(hex), shortDigest)]
 }

@@ -16,9 +16,9 @@ const (
 	// maxFrame is the size from which on a frame of a stream passes as it comes.
 	maxFrame = 16 << 20
 	// maxKept is how much of an answer in one piece is kept to read its usage, and maxRenamed how
-	// much is held back to give its model the client's name.
+	// much is held back to change what it says of its model.
 	maxKept    = 1 << 20
-	maxRenamed = 8 << 20
+	maxChanged = 8 << 20
 )
 
 // relayMode is what becomes of an answer's body.
@@ -31,8 +31,8 @@ const (
 	plain
 	// watched: it passes as it comes, and is kept to be read in the end.
 	watched
-	// renamed: it is held back, with the head, to be changed in the end.
-	renamed
+	// changed: it is held back, with the head, to be changed in the end.
+	changed
 	// events: it is a stream of frames.
 	events
 	// instead: it is something else than the stream that was begun; it becomes one frame.
@@ -43,7 +43,7 @@ const (
 // its usage, takes back what a request was changed by, and keeps a silent stream alive. The
 // exchange takes it for the client's writer.
 //
-//	waiting ──head──► plain, watched, renamed or events
+//	waiting ──head──► plain, watched, changed or events
 //	   └─silence─► the stream's head goes out ──head──► events or instead
 type relay struct {
 	x  *exchange
@@ -115,8 +115,8 @@ func (r *relay) WriteHeader(status int) {
 	case r.begun:
 		r.mode = instead
 		return
-	case good && strings.HasPrefix(kind, "application/json") && r.a.dressed.model != "":
-		r.mode = renamed
+	case good && strings.HasPrefix(kind, "application/json") && (r.a.dressed.model != "" || r.stamps()):
+		r.mode = changed
 		return
 	case good && strings.HasPrefix(kind, "application/json"):
 		r.mode = watched
@@ -143,8 +143,8 @@ func (r *relay) Write(p []byte) (int, error) {
 	switch r.mode {
 	case events:
 		err = r.writeEvents(p)
-	case renamed:
-		if r.kept = append(r.kept, p...); len(r.kept) > maxRenamed {
+	case changed:
+		if r.kept = append(r.kept, p...); len(r.kept) > maxChanged {
 			r.mode = plain
 			r.head()
 			_, err = r.to.Write(r.kept)
@@ -175,7 +175,7 @@ func (r *relay) Flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch r.mode {
-	case waiting, renamed, instead:
+	case waiting, changed, instead:
 	default:
 		r.flush()
 	}
@@ -207,6 +207,11 @@ func (r *relay) writeEvents(p []byte) error {
 	return nil
 }
 
+// stamps says whether answers tell the revision that made them.
+func (r *relay) stamps() bool {
+	return r.a.call.Op.Usable() && r.x.target != nil && r.x.target.fingerprint != ""
+}
+
 var usageKey = []byte(`"usage"`)
 
 // frame passes on one frame.
@@ -217,34 +222,37 @@ func (r *relay) frame(frame []byte) error {
 		return err
 	}
 	r.tally.frame(r.x, r.last)
-	if r.a.dressed.model == "" && !bytes.Contains(data, usageKey) {
-		_, err := r.to.Write(frame)
-		return err
-	}
-	answer, ok := openai.ReadAnswer(data)
-	if !ok || !at.Found() {
-		_, err := r.to.Write(frame)
-		return err
-	}
-	if answer.Told {
-		r.tally.usage, r.tally.told = answer.Usage, true
-	}
 	var edits []openai.Edit
-	if r.a.dressed.usage {
-		cut, ok := answer.WithoutUsage()
-		switch {
-		case ok && answer.Empty:
-			return nil // it came because the gateway asked
-		case ok:
-			edits = append(edits, cut)
-		}
-	}
-	if r.a.dressed.model != "" {
-		if e, ok := answer.Renamed(r.a.model); ok {
+	if r.stamps() {
+		if e, ok := openai.Stamped(data, r.x.target.fingerprint); ok {
 			edits = append(edits, e)
 		}
 	}
-	if len(edits) == 0 {
+	if r.a.dressed.model != "" || bytes.Contains(data, usageKey) {
+		answer, ok := openai.ReadAnswer(data)
+		if !ok {
+			_, err := r.to.Write(frame)
+			return err
+		}
+		if answer.Told {
+			r.tally.usage, r.tally.told = answer.Usage, true
+		}
+		if r.a.dressed.usage {
+			cut, ok := answer.WithoutUsage()
+			switch {
+			case ok && answer.Empty:
+				return nil // it came because the gateway asked
+			case ok:
+				edits = append(edits, cut)
+			}
+		}
+		if r.a.dressed.model != "" {
+			if e, ok := answer.Renamed(r.a.model); ok {
+				edits = append(edits, e)
+			}
+		}
+	}
+	if len(edits) == 0 || !at.Found() {
 		_, err := r.to.Write(frame)
 		return err
 	}
@@ -336,13 +344,20 @@ func (r *relay) finish() {
 		if answer, ok := openai.ReadAnswer(r.kept); ok {
 			r.tally.usage, r.tally.told = answer.Usage, answer.Told
 		}
-	case renamed:
+	case changed:
 		body := r.kept
 		if answer, ok := openai.ReadAnswer(body); ok {
 			r.tally.usage, r.tally.told = answer.Usage, answer.Told
-			if e, ok := answer.Renamed(r.a.model); ok {
-				body = openai.Apply(body, e)
+			var edits []openai.Edit
+			if e, ok := answer.Renamed(r.a.model); ok && r.a.dressed.model != "" {
+				edits = append(edits, e)
 			}
+			if r.stamps() {
+				if e, ok := openai.Stamped(body, r.x.target.fingerprint); ok {
+					edits = append(edits, e)
+				}
+			}
+			body = openai.Apply(body, edits...)
 		}
 		r.header["Content-Length"] = []string{strconv.Itoa(len(body))}
 		r.head()

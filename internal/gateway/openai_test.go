@@ -59,7 +59,8 @@ func TestTheModelLeadsToItsService(t *testing.T) {
 		{Revision: "rolled-00001", Tag: "prev", ModelName: "rolled", Endpoints: []route.Endpoint{{HTTP: engine(t, asked("old"))}}},
 		{Revision: "rolled-00002", Weight: 100, ModelName: "rolled", Endpoints: []route.Endpoint{{HTTP: engine(t, asked("new"))}}},
 	}}
-	g := start(t, nil, plain, vllm, hf, twin, old)
+	ollama := llm("ollama", "/", "ollama:8b", route.Endpoint{HTTP: engine(t, asked("ollama"))})
+	g := start(t, nil, plain, vllm, hf, twin, old, ollama)
 	const spaced = `{ "model" : "plain", "seed":12345678901234567890, "tools":[{"x":1.0e-3}] , "messages":["é"]}`
 	tests := map[string]struct{ host, path, body, want string }{
 		"by name, byte for byte":           {path: "/v1/chat/completions", body: spaced, want: fmt.Sprintf("plain /v1/chat/completions %d %s", len(spaced), spaced)},
@@ -70,6 +71,9 @@ func TestTheModelLeadsToItsService(t *testing.T) {
 		"the engine's name":                {path: "/v1/responses", body: `{"input":"x", "model" : "vllm" }`, want: `vllm /v1/responses 34 {"input":"x", "model" : "served" }`},
 		"a namespace":                      {path: "/v1/score", body: `{"model":"other/plain"}`, want: `twin /v1/score 17 {"model":"plain"}`},
 		"a revision":                       {path: "/v1/completions", body: `{"model":"rolled@rolled-00001"}`, want: `old /v1/completions 18 {"model":"rolled"}`},
+		"a tag behind a colon":             {path: "/v1/completions", body: `{"model":"rolled:prev"}`, want: `old /v1/completions 18 {"model":"rolled"}`},
+		"a name with a colon of its own":   {path: "/v1/completions", body: `{"model":"ollama:8b"}`, want: `ollama /v1/completions 21 {"model":"ollama:8b"}`},
+		"by host, an engine's own colon":   {host: "plain-default.localhost", path: "/v1/completions", body: `{"model":"plain:8b"}`, want: `plain /v1/completions 20 {"model":"plain:8b"}`},
 		"a revision by its tag":            {path: "/v1/completions", body: `{"model":"default/rolled@prev"}`, want: `old /v1/completions 18 {"model":"rolled"}`},
 		"no revision":                      {path: "/v1/completions", body: `{"model":"rolled"}`, want: `new /v1/completions 18 {"model":"rolled"}`},
 		"a revision on the service's host": {host: "rolled-default.localhost", path: "/v1/completions", body: `{"model":"rolled@rolled-00001"}`, want: `old /v1/completions 18 {"model":"rolled"}`},
@@ -110,6 +114,7 @@ func TestErrorsOfTheAPIHaveItsShape(t *testing.T) {
 		"unknown model":        {path: "/v1/chat/completions", body: `{"model":"none"}`, status: 404, message: `"none"; services here: default/down`, kind: "invalid_request_error", code: "model_not_found"},
 		"unknown namespace":    {path: "/v1/embeddings", body: `{"model":"x/one"}`, status: 404, message: `"x/one"`, kind: "invalid_request_error", code: "model_not_found"},
 		"unknown revision":     {path: "/v1/embeddings", body: `{"model":"one@one-00007"}`, status: 404, message: "one-00007", kind: "invalid_request_error", code: "model_not_found"},
+		"unknown tag":          {path: "/v1/embeddings", body: `{"model":"one:7b"}`, status: 404, message: "7b", kind: "invalid_request_error", code: "model_not_found"},
 		"no model":             {path: "/openai/v1/completions", body: `{}`, status: 400, message: `no "model"`, kind: "invalid_request_error", param: "model"},
 		"no JSON":              {path: "/v1/completions", body: `{"model":`, status: 400, message: "JSON at byte", kind: "invalid_request_error"},
 		"nothing":              {path: "/v1/completions", body: ``, status: 400, message: "object should start", kind: "invalid_request_error"},
@@ -238,16 +243,21 @@ func TestFormsNameTheirModel(t *testing.T) {
 func TestModelsAreListed(t *testing.T) {
 	one := llm("one", "/", "one", route.Endpoint{HTTP: engine(t, asked("one"))})
 	one.Created = time.Unix(1_700_000_000, 0)
+	served := &one.Components[spec.Predictor].Targets[0]
+	served.Format, served.ContextLength, served.Tag = "gguf", 8192, "latest"
 	g := start(t, nil, one, service("v1", route.Endpoint{HTTP: engine(t, asked("v1"))}))
 	c := client(t)
-	entry := `{"id":"one","object":"model","created":1700000000,"owned_by":"default","revision":"one-00001","digest":"sha256:4f2b"}`
-	other := `{"id":"v1","object":"model","created":0,"owned_by":"default","revision":"v1-00001","digest":"sha256:4f2b"}`
+	entry := `{"id":"one","object":"model","created":1700000000,"owned_by":"default","revision":"one-00001","digest":"sha256:4f2b","format":"gguf","context_length":8192,"state":"ready",
+		"revisions":[{"id":"one@one-00001","revision":"one-00001","digest":"sha256:4f2b","format":"gguf","context_length":8192,"state":"ready","tag":"latest","traffic":100}]}`
+	other := `{"id":"v1","object":"model","created":0,"owned_by":"default","revision":"v1-00001","digest":"sha256:4f2b","state":"ready",
+		"revisions":[{"id":"v1@v1-00001","revision":"v1-00001","digest":"sha256:4f2b","state":"ready","traffic":100}]}`
 	for path, want := range map[string]string{
 		"/v1/models":                      `{"models":["one","v1"],"object":"list","data":[` + entry + `,` + other + `]}`,
 		"/openai/v1/models":               `{"object":"list","data":[` + entry + `,` + other + `]}`,
 		"/openai/v1/models/one":           entry,
-		"/openai/v1/models/default/one":   strings.Replace(entry, `"one"`, `"default/one"`, 1),
+		"/openai/v1/models/default/one":   strings.NewReplacer(`"one"`, `"default/one"`, `"one@`, `"default/one@`).Replace(entry),
 		"/openai/v1/models/one@one-00001": strings.Replace(entry, `"one"`, `"one@one-00001"`, 1),
+		"/openai/v1/models/one:latest":    strings.Replace(entry, `"one"`, `"one:latest"`, 1),
 		"/v1/models/one":                  `{"name":"one","ready":true,` + entry[1:],
 	} {
 		a := do(t, c, request(t, http.MethodGet, g.url(path), ""))

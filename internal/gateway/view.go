@@ -27,8 +27,10 @@ type target struct {
 	// revision and digest are header values, shared by all responses and never changed.
 	revision []string
 	digest   []string
-	metrics  *targetMetrics
-	meter    *meter
+	// fingerprint is what answers of language models tell of what made them; empty for nothing.
+	fingerprint string
+	metrics     *targetMetrics
+	meter       *meter
 	// witness is nil while the revision has its component's traffic alone.
 	witness *witness
 }
@@ -92,6 +94,7 @@ func (g *Gateway) newView(table *route.Table) *view {
 			if t.Revision != "" {
 				vt.revision = []string{t.Revision}
 			}
+			vt.fingerprint = fingerprint(t)
 			if t.Digest != "" {
 				vt.digest = []string{t.Digest}
 			}

@@ -70,6 +70,10 @@ type Target struct {
 	Weight int
 	// Digest of the revision's model, "sha256:…"; empty when it has none.
 	Digest string
+	// Format of the model, e.g. onnx; empty means not known.
+	Format string
+	// ContextLength is how many tokens the engine takes at most; 0 means not known.
+	ContextLength int
 	// ModelName is what the engine calls the model.
 	ModelName string
 	// OpenAI is the path before /v1 under which the engine speaks the OpenAI API, "/" for none;

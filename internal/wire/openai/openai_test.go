@@ -57,6 +57,9 @@ func TestNamesOfModels(t *testing.T) {
 		"@r":                {Name: "@r"},
 		"iris@":             {Name: "iris@"},
 		"/iris":             {Name: "/iris"},
+		"a:b":               {Name: "a", Revision: "b", Colon: true},
+		"n/a:b@c":           {Namespace: "n", Name: "a:b", Revision: "c"},
+		"a:":                {Name: "a:"},
 		"mail@example.com@": {Name: "mail@example.com@"},
 	} {
 		if got := openai.ParseName(model); got != want {
@@ -265,6 +268,28 @@ func TestAnswersAreRenamed(t *testing.T) {
 	}
 }
 
+func TestAnswersTellWhatMadeThem(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"id":"x","choices":[]}`:                         `{"system_fingerprint":"llm-2@4f2b","id":"x","choices":[]}`,
+		` { "choices":[{"text":"é"}] }`:                   ` {"system_fingerprint":"llm-2@4f2b", "choices":[{"text":"é"}] }`,
+		`{"choices":[],"system_fingerprint":null}`:        `{"choices":[],"system_fingerprint":"llm-2@4f2b"}`,
+		`{"choices":[],"system_fingerprint":"b7"}`:        `{"choices":[],"system_fingerprint":"b7"}`,
+		`{"choices":[{"system_fingerprint":1}]}`:          `{"system_fingerprint":"llm-2@4f2b","choices":[{"system_fingerprint":1}]}`,
+		`{"error":{"message":"no \"choices\""}}`:          `{"error":{"message":"no \"choices\""}}`,
+		`{"choices":[{"text":"\"system_fingerprint\""}]}`: `{"system_fingerprint":"llm-2@4f2b","choices":[{"text":"\"system_fingerprint\""}]}`,
+		`["choices"]`:                         `["choices"]`,
+		`{"choices":[],"system_fingerprint":`: `{"choices":[],"system_fingerprint":`,
+	} {
+		got := text
+		if e, ok := openai.Stamped([]byte(text), "llm-2@4f2b"); ok {
+			got = string(openai.Apply([]byte(text), e))
+		}
+		if got != want {
+			t.Errorf("%s\n got %s\nwant %s", text, got, want)
+		}
+	}
+}
+
 func TestErrorsHaveTheirShape(t *testing.T) {
 	got := string(openai.Error{Message: `no "<x>"`, Type: "invalid_request_error", Code: "model_not_found"}.JSON())
 	if want := `{"error":{"message":"no \"<x>\"","type":"invalid_request_error","param":null,"code":"model_not_found"}}` + "\n"; got != want {
@@ -343,6 +368,31 @@ func FuzzRequest(f *testing.F) {
 		}
 		if diff := cmp.Diff(before, after); diff != "" {
 			t.Fatalf("%q became %q (-want +got)\n%s", body, out, diff)
+		}
+	})
+}
+
+// FuzzStamped: a stamped answer is JSON that tells what made it, and else the same.
+func FuzzStamped(f *testing.F) {
+	f.Add([]byte(`{"choices":[],"system_fingerprint":null,"model":"m"}`))
+	f.Add([]byte(` {"id":"\"choices\"","choices":[{}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		e, ok := openai.Stamped(text, "rev@1")
+		var before, after map[string]any
+		if !ok || json.Unmarshal(text, &before) != nil || bytes.Contains(text, []byte(`\u`)) {
+			return
+		}
+		out := openai.Apply(text, e)
+		if err := json.Unmarshal(out, &after); err != nil {
+			t.Fatalf("%q became %q: %v", text, out, err)
+		}
+		if after["system_fingerprint"] != "rev@1" {
+			t.Fatalf("%q became %q", text, out)
+		}
+		delete(before, "system_fingerprint")
+		delete(after, "system_fingerprint")
+		if diff := cmp.Diff(before, after); diff != "" {
+			t.Fatalf("%q became %q (-want +got)\n%s", text, out, diff)
 		}
 	})
 }

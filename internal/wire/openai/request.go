@@ -1,6 +1,8 @@
 package openai
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
@@ -129,10 +131,12 @@ func (r *Request) WithUsage() (Edit, bool) {
 	return Edit{Span{r.stream.To, r.stream.To}, `,"stream_options":{` + includeUsage + "}"}, true
 }
 
-// Apply returns text with the edits made, which must not overlap; it leaves text itself alone.
+// Apply returns text with the edits made, which must not overlap; it leaves text itself alone. Of two
+// at one place the one that takes nothing out comes first.
 func Apply(text []byte, edits ...Edit) []byte {
-	if len(edits) == 2 && edits[1].From < edits[0].From {
-		edits = []Edit{edits[1], edits[0]}
+	before := func(a, b Edit) int { return cmp.Or(a.From-b.From, a.To-b.To) }
+	if len(edits) > 1 && !slices.IsSortedFunc(edits, before) {
+		edits = slices.SortedFunc(slices.Values(edits), before)
 	}
 	size := len(text)
 	for _, e := range edits {
@@ -148,14 +152,24 @@ func Apply(text []byte, edits ...Edit) []byte {
 }
 
 // Name is a model's name in its parts, as clients write it: name, namespace/name, and either
-// with @revision behind.
-type Name struct{ Namespace, Name, Revision string }
+// with @revision or :tag behind.
+type Name struct {
+	Namespace, Name, Revision string
+	// Colon says that a colon told the revision. Engines have names with one of their own
+	// ("llama3:8b"), so that it means a revision only where there is such a one.
+	Colon bool
+}
 
 // ParseName takes a model's name apart. A text with more slashes is a name of its own.
 func ParseName(model string) Name {
 	var n Name
 	n.Name = model
-	if i := strings.LastIndexByte(model, '@'); i > 0 && i < len(model)-1 {
+	i := strings.LastIndexByte(model, '@')
+	if i < 0 {
+		i = strings.LastIndexByte(model, ':')
+		n.Colon = i > 0 && i < len(model)-1
+	}
+	if i > 0 && i < len(model)-1 {
 		n.Name, n.Revision = model[:i], model[i+1:]
 	}
 	if ns, name, ok := strings.Cut(n.Name, "/"); ok && ns != "" && name != "" && !strings.Contains(name, "/") {

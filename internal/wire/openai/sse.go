@@ -225,6 +225,44 @@ func (a *Answer) Renamed(model string) (Edit, bool) {
 	return Edit{a.model, string(jsonscan.AppendString(nil, []byte(model)))}, a.model.Found()
 }
 
+// Stamped is the edit by which an answer with choices, or a chunk of one, tells what made it in
+// "system_fingerprint". It reports false where the engine tells that itself, and where text has no
+// choices.
+func Stamped(text []byte, fingerprint string) (Edit, bool) {
+	open := len(text) - len(bytes.TrimLeft(text, " \t\r\n"))
+	if open == len(text) || text[open] != '{' || !bytes.Contains(text, choicesKey) {
+		return Edit{}, false
+	}
+	with := string(jsonscan.AppendString(nil, []byte(fingerprint)))
+	if bytes.Contains(text, fingerprintKey) {
+		own := Span{}
+		s := jsonscan.New(text)
+		err := s.Object(func(key []byte) error {
+			s.Peek()
+			from := s.Pos()
+			_, err := s.Skip()
+			if string(key) == fingerprintName {
+				own = Span{from, s.Pos()}
+			}
+			return err
+		})
+		switch {
+		case err != nil:
+			return Edit{}, false
+		case own.Found():
+			return Edit{own, with}, string(text[own.From:own.To]) == "null"
+		}
+	}
+	return Edit{Span{open + 1, open + 1}, string(fingerprintKey) + ":" + with + ","}, true
+}
+
+const fingerprintName = "system_fingerprint"
+
+var (
+	choicesKey     = []byte(`"choices"`)
+	fingerprintKey = []byte(`"` + fingerprintName + `"`)
+)
+
 // WithoutUsage is the edit that takes the member "usage" out, and reports false where there is
 // none.
 func (a *Answer) WithoutUsage() (Edit, bool) {
