@@ -110,8 +110,8 @@ type Controller struct {
 	first   map[spec.ServiceKey]bool
 	pending map[spec.ServiceKey]bool
 	synced  chan struct{}
-	// written holds the resource version of objects whose latest write the cache may not show yet.
-	written map[types.UID]uint64
+	// written holds objects whose latest write the cache may not show yet, as written.
+	written map[types.UID]client.Object
 	// routes holds each service's line of the routing table; rollouts what plan must remember.
 	routes   map[spec.ServiceKey]route.Service
 	rollouts map[spec.ServiceKey]map[spec.Component]plan.Rollout
@@ -132,7 +132,7 @@ func New(cfg Config, p platform.Platform, table *state.Topic[route.Table]) *Cont
 		cfg: cfg, platform: p, table: table, log: cfg.Logger,
 		first:    map[spec.ServiceKey]bool{},
 		synced:   make(chan struct{}),
-		written:  map[types.UID]uint64{},
+		written:  map[types.UID]client.Object{},
 		routes:   map[spec.ServiceKey]route.Service{},
 		rollouts: map[spec.ServiceKey]map[spec.Component]plan.Rollout{},
 		unseen:   map[spec.ServiceKey]bool{},
@@ -394,8 +394,8 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	again, err := c.reconcile(ctx, key, &is)
 	c.done(key)
-	if errors.Is(err, errBehind) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-		// The cache lags behind what was just written; a moment later it doesn't.
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		// The cache lags behind what somebody wrote; a moment later it doesn't.
 		return reconcile.Result{RequeueAfter: cacheLag}, nil
 	}
 	c.seen(key)

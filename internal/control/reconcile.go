@@ -80,9 +80,7 @@ func (c *component) revision(name string) *smv1alpha1.Revision {
 
 // reconcile runs one pass and returns when it should run again by itself.
 func (c *Controller) reconcile(ctx context.Context, key spec.ServiceKey, is *v1beta1.InferenceService) (time.Time, error) {
-	if err := c.upToDate(is); err != nil {
-		return time.Time{}, err
-	}
+	is = newest(c, is)
 	if !controllerutil.ContainsFinalizer(is, finalizer) {
 		before := is.DeepCopy()
 		controllerutil.AddFinalizer(is, finalizer)

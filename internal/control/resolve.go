@@ -276,11 +276,8 @@ func (c *Controller) revisions(ctx context.Context, key spec.ServiceKey) (map[sp
 	}
 	out := map[spec.Component][]smv1alpha1.Revision{}
 	for _, r := range list.Items {
-		if err := c.upToDate(&r); err != nil {
-			return nil, err
-		}
 		name := spec.Component(r.Spec.Component)
-		out[name] = append(out[name], r)
+		out[name] = append(out[name], *newest(c, &r))
 	}
 	for _, revs := range out {
 		slices.SortFunc(revs, func(a, b smv1alpha1.Revision) int { return number(&a) - number(&b) })

@@ -11,8 +11,8 @@ import (
 // after its initial delay and then once a period.
 //
 // One thing is quicker than the kubelet: until a container first answers well, its startup
-// or readiness probe runs at short intervals (FastProbe, then an eighth of the time waited so
-// far, at most the period). A failure still counts only once a period, so the thresholds
+// or readiness probe runs at short intervals (FastProbe, then a sixteenth of the time waited
+// so far, at most the period). A failure still counts only once a period, so the thresholds
 // take the time that the manifest gives them.
 func (m *Machine) checks(i int, c *Container, now time.Time) []Action {
 	if c.Hooking {
@@ -78,7 +78,7 @@ func (m *Machine) checked(e Checked, c *Container, now time.Time) []Action {
 		if p.Action.Exec != nil {
 			shortest *= 10 // a process of its own costs more than a connection
 		}
-		k.Next = now.Add(min(max(waited/8, shortest), period))
+		k.Next = now.Add(min(max(waited/16, shortest), period))
 		if now.Before(counts) {
 			if counts.Before(k.Next) {
 				k.Next = counts

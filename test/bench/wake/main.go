@@ -36,10 +36,10 @@ const body = `{"inputs":[{"name":"input","shape":[1,4],"datatype":"FP32","data":
 
 // result is what one run of this program found; times in milliseconds.
 type result struct {
-	// OwnStart is from starting the engine by itself to its first answer.
+	// OwnStart is from starting the engine by itself to its first answer, once before each burst.
 	OwnStart stats `json:"engines_own_start_ms"`
 	// Bursts has, by requests in a burst, the time of each request from the client's sending to
-	// its answer, and the same less the median of OwnStart.
+	// its answer, and the same less the median of the own starts between those bursts.
 	Bursts map[string]burst `json:"bursts"`
 	// Held is how many requests were held at once, on a connection each, and HeldKiB what each
 	// added to the process's resident memory.
@@ -77,13 +77,6 @@ func main() {
 	defer func() { _ = os.RemoveAll(dir) }()
 
 	r := &result{Bursts: map[string]burst{}, Held: *held}
-	own := []float64{}
-	for range max(*rounds, 10) {
-		own = append(own, ownStart(*binary, abs))
-	}
-	r.OwnStart = statsOf(own, 0)
-	log.Printf("the engine's own start: %+v", r.OwnStart)
-
 	up := start(*binary, dir)
 	defer up.stop()
 	slow := filepath.Join(dir, "slow")
@@ -102,20 +95,27 @@ func main() {
 		r.HeldKiB = up.held("slow", *held)
 		log.Printf("%d requests held: %.1f KiB each", *held, r.HeldKiB)
 	}
+	var ownStarts []float64
 	for _, size := range strings.Split(*bursts, ",") {
 		n, err := strconv.Atoi(size)
 		check(err)
-		var all, first []float64
+		var all, first, own []float64
 		for range *rounds {
 			up.awaitZero("iris")
+			// By turns, so that what else the machine does concerns both.
+			own = append(own, ownStart(*binary, abs))
 			times := up.burst(r, "iris", n)
 			all, first = append(all, times...), append(first, slices.Min(times))
 		}
-		b := burst{Total: statsOf(all, 0), Added: statsOf(all, r.OwnStart.Median), FirstAdded: statsOf(first, r.OwnStart.Median)}
+		ownStarts = append(ownStarts, own...)
+		base := statsOf(own, 0).Median
+		b := burst{Total: statsOf(all, 0), Added: statsOf(all, base), FirstAdded: statsOf(first, base)}
 		r.Bursts[strconv.Itoa(n)] = b
 		log.Printf("bursts of %d: %+v", n, b)
 	}
 
+	r.OwnStart = statsOf(ownStarts, 0)
+	log.Printf("the engine's own start: %+v", r.OwnStart)
 	raw, err := json.MarshalIndent(r, "", "  ")
 	check(err)
 	check(os.MkdirAll(filepath.Dir(*out), 0o755))
