@@ -29,6 +29,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/follow"
 	"stationmaster.dev/stationmaster/internal/gateway"
 	"stationmaster.dev/stationmaster/internal/manifest"
+	"stationmaster.dev/stationmaster/internal/measure"
 	"stationmaster.dev/stationmaster/internal/platform/kube"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
@@ -130,6 +131,7 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 	// Where another operator leads, the board stays empty and nothing is decided here.
 	autoscaler := autoscale.New(&board, cfg.Logger)
 	g.run("autoscale", autoscaler.Run)
+	g.run("measure", measure.New(&board, nil, cfg.Logger).Run)
 	load := newGateways(cfg.Namespace, cfg.Gateway, autoscaler, cfg.Logger)
 	g.run("load", func(ctx context.Context) error { return load.run(ctx, config) })
 	ready.Store(true)

@@ -25,6 +25,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/demand"
 	"stationmaster.dev/stationmaster/internal/gateway"
 	"stationmaster.dev/stationmaster/internal/kubeapi"
+	"stationmaster.dev/stationmaster/internal/measure"
 	"stationmaster.dev/stationmaster/internal/modelstore"
 	"stationmaster.dev/stationmaster/internal/platform/local"
 	"stationmaster.dev/stationmaster/internal/route"
@@ -50,6 +51,7 @@ type standalone struct {
 	platform   *local.Platform
 	control    *control.Controller
 	autoscaler *autoscale.Loop
+	meter      *measure.Meter
 	token      string
 	lazy       *lazyClient
 	ready      atomic.Bool
@@ -162,6 +164,7 @@ func (s *standalone) buildPlatform() error {
 		ComponentAddress: newAddresses(port).of, OneMachine: true, Scaling: &s.board, Logger: s.cfg.Logger,
 	}, s.platform, &s.table)
 	s.autoscaler = autoscale.New(&s.board, s.cfg.Logger)
+	s.meter = measure.New(&s.board, s.platform, s.cfg.Logger)
 	return nil
 }
 
@@ -189,6 +192,7 @@ func (s *standalone) close() {
 //	addresses opens component addresses              reads: table
 //	gateway   answers requests                       reads: table
 //	autoscale load → replicas                        reads: load, board
+//	measure   metrics to scale on                    reads: board, platform
 //	admin     health and metrics                     reads: all
 func (s *standalone) run(ctx context.Context, objects []*unstructuredObject) error {
 	// Parts outlive ctx: they are stopped one after another below.
@@ -245,6 +249,7 @@ func (s *standalone) run(ctx context.Context, objects []*unstructuredObject) err
 	front.run("addresses", func(ctx context.Context) error { return s.http.follow(ctx, &s.table) })
 	front.run("gateway", s.gateway.Run)
 	controllers.run("autoscale", s.autoscaler.Run)
+	controllers.run("measure", s.meter.Run)
 	controllers.run("load", func(ctx context.Context) error { return followLoad(ctx, &s.load, s.autoscaler) })
 
 	err = s.serve(ctx, c, objects, before, back, engines, controllers, front)

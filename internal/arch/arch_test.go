@@ -62,6 +62,7 @@ var rooms = map[string]room{
 	"internal/control":               {layer: 3, may: []string{"api", "internal/spec", "internal/errdef", "internal/state", "internal/plan", "internal/scale", "internal/demand", "internal/evidence", "internal/route", "internal/manifest", "internal/catalogue", "internal/platform", "internal/routing"}},
 	"internal/modelserver":           {layer: 3, may: []string{"api/oip", "internal/onnx", "internal/wire", "internal/errdef"}, never: []string{"k8s.io/"}},
 	"internal/autoscale":             {layer: 3, may: []string{"internal/spec", "internal/state", "internal/scale", "internal/demand"}, never: []string{"k8s.io/", "os/exec", "net/http"}},
+	"internal/measure":               {layer: 3, may: []string{"internal/spec", "internal/errdef", "internal/scale", "internal/demand"}, never: []string{"k8s.io/", "os/exec"}},
 	"internal/gateway/convert":       {layer: 1, may: []string{"api/oip", "internal/errdef", "internal/wire"}, never: []string{"os/exec", "k8s.io/", "sigs.k8s.io/", "database/sql"}},
 	"internal/gateway/frame":         {layer: 1, may: []string{}, never: []string{"os/exec", "k8s.io/", "sigs.k8s.io/", "database/sql"}},
 	"internal/gateway/grpcpool":      {layer: 2, may: []string{"internal/errdef"}, never: []string{"k8s.io/", "os/exec"}},

@@ -28,10 +28,14 @@ type Loop struct {
 	sources map[string]*source
 }
 
-// scaler is a revision's, with the settings that it was made of.
+// scaler is a revision's, with the settings that it was made of: one of the two.
 type scaler struct {
 	*scale.Scaler
 	cfg scale.Config
+
+	hpa     *scale.HPA
+	metrics scale.HPAConfig
+	activity
 }
 
 // source is one gateway.
@@ -90,7 +94,10 @@ func (l *Loop) Report(gateway string, r *demand.Report) {
 		}
 		sc := l.scalers[key]
 		wakes := sample.Held > 0 && l.asleep(sample.Service, sample.Revision)
-		if sc != nil && whole {
+		if sc != nil {
+			sc.note(now, sample)
+		}
+		if sc != nil && sc.Scaler != nil && whole {
 			wakes = sc.Record(now, scale.Sample{Concurrency: sample.Concurrency, RPS: sample.RPS}) || wakes
 		}
 		if wakes {
@@ -165,22 +172,21 @@ func (l *Loop) decide(now time.Time, service spec.ServiceKey, subjects []demand.
 			// The reconciler may not have come round since; a decision stands until the next.
 			o.Asked = last.Replicas
 		}
-		sc, err := l.scaler(now, key, s.Config, o)
+		d, missing, err := l.decision(now, key, s, o)
 		if err != nil {
 			l.log.Warn("a revision isn't scaled", "service", service.String(), "revision", s.Revision, "err", err)
 			continue
 		}
-		d := sc.Decide(now, o)
 		n := d.Replicas
 		if s.Pinned || !s.RolledOut {
 			n = max(n, 1)
 		}
-		if decided && last.Replicas == n {
+		if decided && last.Replicas == n && last.Missing == missing {
 			continue
 		}
-		l.board.Wants.Store(key, demand.Want{Replicas: n, Why: d.String(), At: now})
+		l.board.Wants.Store(key, demand.Want{Replicas: n, Why: d.String(), Missing: missing, At: now})
 		changed = true
-		if n != s.Asked {
+		if n != s.Asked && (!decided || n != last.Replicas) {
 			l.log.Info("scale", "service", service.String(), "revision", s.Revision, "from", s.Asked, "to", n, "why", d.String())
 		}
 	}
@@ -189,11 +195,23 @@ func (l *Loop) decide(now time.Time, service spec.ServiceKey, subjects []demand.
 	}
 }
 
+// decision asks a revision's scaler; missing says why a metric isn't known.
+func (l *Loop) decision(now time.Time, key spec.RevisionKey, s *demand.Subject, o scale.Observed) (d scale.Decision, missing string, err error) {
+	if s.Metrics != nil {
+		return l.byMetrics(now, key, s, o)
+	}
+	sc, err := l.scaler(now, key, s.Config, o)
+	if err != nil {
+		return d, "", err
+	}
+	return sc.Decide(now, o), "", nil
+}
+
 // scaler returns a revision's scaler with these settings.
 func (l *Loop) scaler(now time.Time, key spec.RevisionKey, cfg scale.Config, o scale.Observed) (*scaler, error) {
 	sc := l.scalers[key]
 	switch {
-	case sc == nil:
+	case sc == nil || sc.Scaler == nil:
 		made, err := scale.New(cfg, now, o)
 		if err != nil {
 			return nil, err

@@ -16,6 +16,7 @@ import (
 
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+	"stationmaster.dev/stationmaster/internal/demand"
 	"stationmaster.dev/stationmaster/internal/manifest"
 	"stationmaster.dev/stationmaster/internal/plan"
 	"stationmaster.dev/stationmaster/internal/platform"
@@ -47,6 +48,10 @@ type component struct {
 	// replicas are those that a rollout needs; scaling is set where the load moves them beside that.
 	replicas int
 	scaling  *scale.Config
+	// metrics are what it scales on other than requests; nil means none.
+	metrics *demand.Metrics
+	// elsewhere says that somebody else of the platform sets the number of replicas.
+	elsewhere bool
 	// canary is the percent of traffic that latest is to get; nil means all.
 	canary  *int
 	refused *refusal
@@ -213,7 +218,7 @@ func assignments(s *service) ([]platform.Assignment, error) {
 				}
 			}
 		}
-		out = append(out, platform.Assignment{Workload: w, Replicas: a.Replicas})
+		out = append(out, platform.Assignment{Workload: w, Replicas: a.Replicas, Elsewhere: comp.elsewhere})
 	}
 	return out, nil
 }
@@ -260,7 +265,7 @@ func (s *service) facts(comp *component) *facts {
 			f.want = a.Replicas
 		}
 	}
-	if comp.scaling != nil && f.latest == f.rolledOut {
+	if (comp.scaling != nil || comp.elsewhere) && f.latest == f.rolledOut {
 		f.want = min(f.want, comp.replicas) // what the load wants beside that comes when it comes
 	}
 	for _, r := range s.observed.Replicas {
@@ -374,6 +379,7 @@ func (c *Controller) writeStatus(ctx context.Context, s *service) error {
 		return fmt.Errorf("write status: %w", err)
 	}
 	c.wrote(is)
+	c.tellScaling(is, conditionOf(before.Status.Conditions, v1beta1.ConditionScalingActive), conditionOf(next.Conditions, v1beta1.ConditionScalingActive))
 	was, now := conditionOf(before.Status.Conditions, v1beta1.ConditionReady), conditionOf(next.Conditions, v1beta1.ConditionReady)
 	switch {
 	case now.Status == corev1.ConditionTrue && was.Status != corev1.ConditionTrue:

@@ -2,6 +2,7 @@ package control
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -14,9 +15,73 @@ import (
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
-// scaling returns how a component scales by itself; nil means that the number of its replicas
-// is fixed. An error is about what the manifest says.
-func scaling(is *v1beta1.InferenceService, ext *v1beta1.ComponentExtensionSpec) (*scale.Config, error) {
+// scaled is how the number of a component's replicas moves; the zero value is fixed.
+type scaled struct {
+	// cfg has the bounds, and how it scales on requests; nil means that the autoscaler isn't asked.
+	cfg *scale.Config
+	// metrics are what it scales on beside requests; nil means on requests.
+	metrics *demand.Metrics
+	// elsewhere says that somebody else of the platform sets the number.
+	elsewhere bool
+	// least is where somebody else begins, or where it is fixed; zero means what minReplicas says.
+	least int
+}
+
+// scaling returns how a component scales. An error is about what the manifest says.
+func scaling(is *v1beta1.InferenceService, ext *v1beta1.ComponentExtensionSpec, oneMachine bool) (scaled, error) {
+	s, annotations, err := readScaling(is, ext)
+	if err != nil || s.Class == scale.ClassNone {
+		return scaled{}, err
+	}
+	if !oneMachine && delegated(ext, s.Class, s.Resource, s.Config.Target) {
+		return scaled{elsewhere: true, least: max(s.Config.MinScale, 1)}, nil
+	}
+	if s.Class == scale.ClassExternal {
+		return scaled{}, nil
+	}
+	m, err := metrics(ext, s)
+	if err != nil {
+		return scaled{}, err
+	}
+	if m == nil && s.Class != scale.ClassKPA {
+		return scaled{least: s.Config.MinScale}, nil
+	}
+	cfg := s.Config
+	if m != nil && onlyResources(m) {
+		cfg.MinScale = max(cfg.MinScale, 1)
+	}
+	if cfg.MaxScale == 0 && !unbounded(annotations) {
+		cfg.MaxScale = max(cfg.MinScale, cfg.InitialScale, cfg.ActivationScale, 1)
+	}
+	if m != nil {
+		m.HPA.MinScale, m.HPA.MaxScale = cfg.MinScale, cfg.MaxScale
+		if err := m.HPA.Validate(); err != nil {
+			return scaled{}, err
+		}
+	}
+	if cfg.MaxScale > 0 && cfg.MinScale == cfg.MaxScale {
+		return scaled{least: cfg.MinScale}, nil
+	}
+	return scaled{cfg: &cfg, metrics: m}, nil
+}
+
+// delegated reports whether somebody else of a cluster sets a component's replicas.
+func delegated(ext *v1beta1.ComponentExtensionSpec, class scale.Class, resource string, target float64) bool {
+	named := ext.AutoScaling != nil && len(ext.AutoScaling.Metrics) > 0
+	switch class {
+	case scale.ClassExternal:
+		return true
+	case scale.ClassKEDA:
+		return named
+	case scale.ClassHPA:
+		return named || resource != "memory" || target > 0
+	}
+	return false
+}
+
+// readScaling reads what the manifest says of a component's scaling, and returns the annotations
+// that hold for it as well.
+func readScaling(is *v1beta1.InferenceService, ext *v1beta1.ComponentExtensionSpec) (*scale.Scaling, map[string]string, error) {
 	base := scale.Default()
 	// The gateway holds requests by itself at any time, so that nothing has to be waited for
 	// before the last replica goes; and one replica is the least unless less is asked for.
@@ -42,17 +107,7 @@ func scaling(is *v1beta1.InferenceService, ext *v1beta1.ComponentExtensionSpec) 
 		settings.ContainerConcurrency = int(*ext.ContainerConcurrency)
 	}
 	s, err := scale.Read(base, settings)
-	if err != nil || s.Class != scale.ClassKPA {
-		return nil, err
-	}
-	cfg := s.Config
-	if cfg.MaxScale == 0 && !unbounded(annotations) {
-		cfg.MaxScale = max(cfg.MinScale, cfg.InitialScale, cfg.ActivationScale, 1)
-	}
-	if cfg.MaxScale > 0 && cfg.MinScale == cfg.MaxScale {
-		return nil, nil
-	}
-	return &cfg, nil
+	return &s, annotations, err
 }
 
 // unbounded reports whether a service asks for as many replicas as its load wants: a machine has
@@ -72,12 +127,15 @@ func (c *Controller) scaleOf(s *service, comp *component, ext *v1beta1.Component
 	if c.cfg.Scaling == nil {
 		return
 	}
-	cfg, err := scaling(s.is, ext)
+	how, err := scaling(s.is, ext, c.cfg.OneMachine)
 	if err != nil {
 		comp.refused = &refusal{v1beta1.InvalidPredictorSpec, err.Error()}
 		return
 	}
-	if comp.scaling = cfg; cfg == nil {
+	comp.scaling, comp.metrics, comp.elsewhere = how.cfg, how.metrics, how.elsewhere
+	cfg := how.cfg
+	if cfg == nil {
+		comp.replicas = max(comp.replicas, how.least)
 		return
 	}
 	comp.replicas = max(cfg.MinScale, cfg.InitialScale, 1)
@@ -89,18 +147,18 @@ func (c *Controller) scaleOf(s *service, comp *component, ext *v1beta1.Component
 // wants tells plan what the autoscaler says of a component. What it hasn't decided on yet stays
 // as it is: after a restart that is what runs, or sleeps.
 func (c *Controller) wants(s *service, comp *component, pc *plan.Component) {
-	if comp.scaling == nil || s.stopped {
+	if s.stopped {
+		return
+	}
+	if comp.elsewhere {
+		s.wantsOfOthers(comp, pc)
+		return
+	}
+	if comp.scaling == nil {
 		return
 	}
 	pc.Wants = map[string]int{}
-	names := []string{pc.Latest, pc.Last.Latest, pc.Last.RolledOut}
-	for _, v := range pc.Variants {
-		names = append(names, v.Revision)
-	}
-	for _, name := range names {
-		if name == "" {
-			continue
-		}
+	for _, name := range inPlay(pc) {
 		n := 0
 		if want, ok := c.cfg.Scaling.Wants.Load(spec.RevisionKey{Namespace: s.key.Namespace, Name: name}); ok {
 			n = want.Replicas
@@ -116,6 +174,35 @@ func (c *Controller) wants(s *service, comp *component, pc *plan.Component) {
 	if stable := pc.Last.RolledOut; stable != "" && stable != pc.Latest {
 		// What takes over must be able to carry what the other one does.
 		pc.Replicas = max(pc.Replicas, pc.Wants[stable])
+	}
+}
+
+// inPlay names the revisions of a component that run, or are to.
+func inPlay(pc *plan.Component) []string {
+	names := []string{pc.Latest, pc.Last.Latest, pc.Last.RolledOut}
+	for _, v := range pc.Variants {
+		names = append(names, v.Revision)
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
+}
+
+// wantsOfOthers tells plan what somebody else asks for of a component. A revision that nobody has
+// asked for yet begins with what minReplicas says, or with as many as the one that it replaces.
+func (s *service) wantsOfOthers(comp *component, pc *plan.Component) {
+	pc.Wants = map[string]int{}
+	for _, name := range inPlay(pc) {
+		if other, ok := s.observed.Elsewhere[name]; ok {
+			pc.Wants[name] = other.Asked
+		} else {
+			pc.Wants[name] = comp.replicas
+		}
+	}
+	if stable := pc.Last.RolledOut; stable != "" && stable != pc.Latest {
+		pc.Replicas = max(pc.Replicas, pc.Wants[stable])
+	}
+	if latest, ok := s.observed.Elsewhere[pc.Latest]; ok {
+		// More than what is asked for can't get ready.
+		pc.Replicas = max(min(pc.Replicas, latest.Asked), 1)
 	}
 }
 
@@ -139,18 +226,18 @@ func (c *Controller) subjects(s *service) {
 		if comp.scaling == nil || s.stopped {
 			continue
 		}
-		out = append(out, s.subjectsOf(comp)...)
+		out = append(out, s.subjectsOf(comp, c.cfg.OneMachine)...)
 	}
 	if len(out) == 0 {
 		board.Subjects.Delete(s.key)
 		return
 	}
-	if old, _ := board.Subjects.Load(s.key); !slices.Equal(old, out) {
+	if old, _ := board.Subjects.Load(s.key); !reflect.DeepEqual(old, out) {
 		board.Subjects.Store(s.key, out)
 	}
 }
 
-func (s *service) subjectsOf(comp *component) []demand.Subject {
+func (s *service) subjectsOf(comp *component, oneMachine bool) []demand.Subject {
 	i := slices.IndexFunc(s.plan.Rollouts, func(r plan.Rollout) bool { return r.Component == comp.name })
 	if i < 0 {
 		return nil
@@ -182,6 +269,9 @@ func (s *service) subjectsOf(comp *component) []demand.Subject {
 			Pinned: shared > 1 || len(r.Variants) > 0,
 		}
 		subject.Config.ContainerConcurrency = int(rev.Spec.ContainerConcurrency)
+		if comp.metrics != nil {
+			subject.Metrics = ofRevision(comp.metrics, rev, s.observed.Replicas, oneMachine)
+		}
 		for _, a := range s.plan.Assignments {
 			if a.Component == comp.name && a.Revision == name {
 				subject.Asked = a.Replicas

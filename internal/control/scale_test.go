@@ -54,18 +54,29 @@ func TestWhatScales(t *testing.T) {
 		"bounds of Knative's annotations":   {[]func(*v1beta1.InferenceService){annotation("autoscaling.knative.dev/min-scale", "0"), annotation("autoscaling.knative.dev/max-scale", "4")}, "0-4 concurrency"},
 		"nobody scales":                     {[]func(*v1beta1.InferenceService){toZero(3), annotation("serving.kserve.io/autoscalerClass", "none")}, "fixed"},
 		"somebody else scales":              {[]func(*v1beta1.InferenceService){toZero(3), annotation("serving.kserve.io/autoscalerClass", "external")}, "fixed"},
-		"on the processor":                  {[]func(*v1beta1.InferenceService){bounds(1, 3), metric("cpu")}, "fixed"},
+		"on the processor":                  {[]func(*v1beta1.InferenceService){bounds(1, 3), metric("cpu")}, "1-3 metrics"},
+		"on the processor, none at least":   {[]func(*v1beta1.InferenceService){toZero(3), metric("cpu")}, "1-3 metrics"},
+		"on memory without a target":        {[]func(*v1beta1.InferenceService){bounds(2, 3), metric("memory")}, "fixed"},
+		"by Kubernetes' autoscaler":         {[]func(*v1beta1.InferenceService){bounds(1, 3), annotation("serving.kserve.io/autoscalerClass", "hpa")}, "1-3 metrics"},
+		"by Knative's name for it":          {[]func(*v1beta1.InferenceService){bounds(1, 3), annotation("autoscaling.knative.dev/class", "hpa.autoscaling.knative.dev")}, "1-3 metrics"},
+		"on a metric, to zero":              {[]func(*v1beta1.InferenceService){toZero(3), onQueue}, "0-3 metrics"},
+		"on a metric, by KEDA":              {[]func(*v1beta1.InferenceService){toZero(3), onQueue, annotation("serving.kserve.io/autoscalerClass", "keda")}, "0-3 metrics"},
+		"on a metric, without room":         {[]func(*v1beta1.InferenceService){bounds(2, 0), onQueue}, "fixed"},
+		"on a metric, by nobody":            {[]func(*v1beta1.InferenceService){toZero(3), onQueue, annotation("serving.kserve.io/autoscalerClass", "none")}, "fixed"},
 		"an annotation that isn't a number": {[]func(*v1beta1.InferenceService){toZero(3), annotation("autoscaling.knative.dev/target", "many")}, `autoscaling.knative.dev/target is "many"`},
 		"an annotation that isn't known":    {[]func(*v1beta1.InferenceService){toZero(3), annotation("autoscaling.knative.dev/windows", "6s")}, "autoscaling.knative.dev/windows"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			is := newService("n", "iris", tc.change...)
-			cfg, err := scaling(is, &is.Spec.Predictor.ComponentExtensionSpec)
+			how, err := scaling(is, &is.Spec.Predictor.ComponentExtensionSpec, true)
+			cfg := how.cfg
 			got := "fixed"
 			switch {
 			case err != nil:
 				got = err.Error()
+			case how.metrics != nil:
+				got = fmt.Sprintf("%d-%d metrics", cfg.MinScale, cfg.MaxScale)
 			case cfg != nil:
 				got = fmt.Sprintf("%d-%d %s", cfg.MinScale, cfg.MaxScale, cfg.Metric)
 				if err := cfg.Validate(); err != nil {

@@ -74,6 +74,9 @@ func (c *Controller) status(s *service, now time.Time) v1beta1.InferenceServiceS
 		conds.set(v1beta1.ConditionStopped, verdict{corev1.ConditionTrue, "Stopped", ""}, "Info")
 	}
 	conds.set(v1beta1.ConditionFieldsInEffect, fieldsInEffect(s, c.cfg.OneMachine), "Info")
+	if v, scales := c.scalingActive(s); scales {
+		conds.set(v1beta1.ConditionScalingActive, v, "Info")
+	}
 	conds.set(v1beta1.ConditionReady, ready, "")
 	// Ready comes first, as people read from the top.
 	slices.SortStableFunc(conds.list, func(a, b v1beta1.Condition) int { return rank(a.Type) - rank(b.Type) })

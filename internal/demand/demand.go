@@ -56,7 +56,10 @@ type Sample struct {
 type Subject struct {
 	Revision  string
 	Component spec.Component
-	Config    scale.Config
+	// Config says how it scales on its requests; with Metrics it isn't read.
+	Config scale.Config
+	// Metrics says how it scales on metrics of any kind; nil means on its requests.
+	Metrics *Metrics
 	// Ready and Asked are the replicas that answer, and those that the platform was told to run.
 	Ready, Asked int
 	// RolledOut says that it was wholly ready once, so that it may go to zero.
@@ -71,7 +74,10 @@ type Want struct {
 	Replicas int
 	// Why is a sentence without a stop.
 	Why string
-	At  time.Time
+	// Missing says why a metric isn't known, so that the number may not follow it; empty means
+	// that all are known. It is a sentence without a stop.
+	Missing string
+	At      time.Time
 }
 
 // Board is where the reconciler writes what may scale and the autoscaler what it wants. The zero
@@ -81,6 +87,8 @@ type Board struct {
 	Subjects state.Map[spec.ServiceKey, []Subject]
 	// Wants holds the latest decisions. A revision without one keeps the replicas it has.
 	Wants state.Map[spec.RevisionKey, Want]
+	// Measured holds the latest values of the metrics of those that scale on some.
+	Measured state.Map[spec.RevisionKey, Measured]
 	// Changed tells of services for which a decision differs from the one before.
 	Changed state.Feed[spec.ServiceKey]
 }

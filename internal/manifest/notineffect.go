@@ -40,6 +40,7 @@ func NotInEffectOf(is *v1beta1.InferenceService) []NotInEffect {
 	}
 	w.object(reflect.ValueOf(is.Spec), field.NewPath("spec"))
 	w.found = append(w.found, pipelineNotInEffect(is)...)
+	w.found = append(w.found, scalingNotInEffect(is)...)
 	return w.sorted()
 }
 

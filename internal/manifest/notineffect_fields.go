@@ -33,7 +33,7 @@ func (e effect) except(unless func(v, holder reflect.Value) bool) effect {
 const (
 	noScheduler  = "there is one machine and nothing to schedule"
 	noPod        = "processes share the machine's network, names and users; there is no pod to set this for"
-	noAutoscaler = "only concurrency and requests a second are scaled on yet (scaleMetric concurrency or rps, without an autoscalerClass); minReplicas run, and one at least"
+	noAutoscaler = "it is an old spelling; give scaleMetric and scaleTarget"
 	noWorkers    = "serving over several nodes isn't there yet; the model must fit one machine"
 	noVolume     = "this kind of volume needs a cluster; on one machine use emptyDir, hostPath, persistentVolumeClaim, configMap or secret"
 	noModelMesh  = "engines that serve many models which come and go (ModelMesh) aren't run"
@@ -193,26 +193,12 @@ var modelEffects = fields{
 var extensionEffects = fields{
 	"storageUris": works, "timeout": works, "labels": works, "annotations": works,
 	"minReplicas": works, "maxReplicas": works, "containerConcurrency": works,
-	"scaleMetric":     notYet(noAutoscaler).except(func(_, holder reflect.Value) bool { return onRequests(holder) }),
-	"scaleTarget":     notYet(noAutoscaler).except(func(_, holder reflect.Value) bool { return onRequests(holder) }),
-	"scaleMetricType": notYet(noAutoscaler), "autoScaling": notYet(noAutoscaler),
+	// What of these has an effect depends on the others: see scalingNotInEffect.
+	"scaleMetric": works, "scaleTarget": works, "scaleMetricType": works, "autoScaling": works,
 	"canaryTrafficPercent": works,
 	"logger":               inside,
 	"batcher":              notYet("batching isn't there yet; requests are passed on one by one"),
 	"deploymentStrategy":   inside,
-}
-
-// onRequests reports whether a component scales on its requests, if it does.
-func onRequests(component reflect.Value) bool {
-	metric := component.FieldByName("ScaleMetric")
-	if metric.IsNil() {
-		return true
-	}
-	switch v1beta1.ScaleMetric(metric.Elem().String()) {
-	case v1beta1.MetricConcurrency, v1beta1.MetricRPS:
-		return true
-	}
-	return false
 }
 
 // podEffects are those of PodSpec.
@@ -288,11 +274,6 @@ func annotationReason(key, value string) string {
 			return err.Error()
 		}
 		return ""
-	case AutoscalerClassAnnotation:
-		if value == "none" || value == "external" {
-			return ""
-		}
-		return noAutoscaler
 	case "serving.kserve.io/enable-metric-aggregation",
 		"serving.kserve.io/enable-prometheus-scraping":
 		if value != "true" {
@@ -305,11 +286,6 @@ func annotationReason(key, value string) string {
 	}
 	if reason, ok := annotations[key]; ok {
 		return reason
-	}
-	switch key + "=" + value {
-	case "autoscaling.knative.dev/class=hpa.autoscaling.knative.dev",
-		"autoscaling.knative.dev/metric=cpu", "autoscaling.knative.dev/metric=memory":
-		return noAutoscaler
 	}
 	for _, foreign := range []string{"serving.knative.dev/", "sidecar.istio.io/", "networking.knative.dev/"} {
 		if strings.HasPrefix(key, foreign) {

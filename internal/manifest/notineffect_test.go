@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -64,6 +65,20 @@ func TestEveryFieldIsClassified(t *testing.T) {
 	}
 }
 
+// allMetrics has one of each kind that our own autoscaler follows.
+func allMetrics() []v1beta1.MetricsSpec {
+	value := v1beta1.MetricTarget{Type: v1beta1.ValueMetricType, Value: ptr(resource.MustParse("4"))}
+	return []v1beta1.MetricsSpec{
+		{Type: v1beta1.ResourceMetricSourceType, Resource: &v1beta1.ResourceMetricSource{Name: "cpu", Target: v1beta1.MetricTarget{Type: v1beta1.UtilizationMetricType, AverageUtilization: ptr[int32](50)}}},
+		{Type: v1beta1.ExternalMetricSourceType, External: &v1beta1.ExternalMetricSource{
+			Metric: v1beta1.ExternalMetrics{Backend: "prometheus", ServerAddress: "http://prometheus:9090", Query: "sum(queue)"}, Target: value,
+		}},
+		{Type: v1beta1.PodMetricMetricSourceType, PodMetric: &v1beta1.PodMetricSource{
+			Metric: v1beta1.PodMetrics{Backend: "opentelemetry", Query: "queue", OperationOverTime: "avg"}, Target: value,
+		}},
+	}
+}
+
 func TestNotInEffect(t *testing.T) {
 	type is = *v1beta1.InferenceService
 	for name, tc := range map[string]struct {
@@ -82,7 +97,40 @@ func TestNotInEffect(t *testing.T) {
 		})},
 		"scaling on the processor by annotation": {is: with(func(s is) {
 			annotate(s, "autoscaling.knative.dev/metric", "cpu")
-		}), want: []string{"metadata.annotations[autoscaling.knative.dev/metric]"}},
+		})},
+		"scaling on the processor": {is: with(func(s is) {
+			s.Spec.Predictor.ScaleMetric, s.Spec.Predictor.ScaleTarget, s.Spec.Predictor.MaxReplicas = ptr(v1beta1.MetricCPU), ptr[int32](50), 3
+			s.Spec.Predictor.ScaleMetricType = ptr(v1beta1.UtilizationMetricType)
+			s.Spec.Predictor.AutoScaling = &v1beta1.AutoScalingSpec{Behavior: &autoscalingv2.HorizontalPodAutoscalerBehavior{}}
+			annotate(s, AutoscalerClassAnnotation, "hpa")
+		})},
+		"scaling on memory without a target, to zero": {is: with(func(s is) {
+			s.Spec.Predictor.ScaleMetric, s.Spec.Predictor.MinReplicas = ptr(v1beta1.MetricMemory), ptr[int32](0)
+		}), want: []string{"spec.predictor.minReplicas", "spec.predictor.scaleMetric"}},
+		"a pace for requests": {is: with(func(s is) {
+			s.Spec.Predictor.AutoScaling = &v1beta1.AutoScalingSpec{Behavior: &autoscalingv2.HorizontalPodAutoscalerBehavior{}}
+			s.Spec.Predictor.ScaleMetric, s.Spec.Predictor.ScaleMetricType = ptr(v1beta1.MetricRPS), ptr(v1beta1.ValueMetricType)
+		}), want: []string{"spec.predictor.autoScaling.behavior", "spec.predictor.scaleMetricType"}},
+		"metrics of our own autoscaler": {is: with(func(s is) {
+			s.Spec.Predictor.MinReplicas, s.Spec.Predictor.MaxReplicas = ptr[int32](0), 3
+			s.Spec.Predictor.AutoScaling = &v1beta1.AutoScalingSpec{Metrics: allMetrics(), Behavior: &autoscalingv2.HorizontalPodAutoscalerBehavior{}}
+		})},
+		"metrics beside other fields, and what only KEDA can": {is: with(func(s is) {
+			p := &s.Spec.Predictor
+			p.ScaleMetric, p.ScaleTarget = ptr(v1beta1.MetricRPS), ptr[int32](9)
+			m := allMetrics()
+			m[1].External.Metric.Backend, m[1].External.AuthenticationRef = "graphite", &v1beta1.ExtMetricAuthentication{}
+			m[2].PodMetric.Metric.OperationOverTime, m[2].PodMetric.Metric.MetricNames = "median", []string{"queue"}
+			p.AutoScaling = &v1beta1.AutoScalingSpec{Metrics: m}
+		}), want: []string{
+			"spec.predictor.autoScaling.metrics[1].external.authenticationRef", "spec.predictor.autoScaling.metrics[1].external.metric.backend",
+			"spec.predictor.autoScaling.metrics[2].podmetric.metric.metricNames", "spec.predictor.autoScaling.metrics[2].podmetric.metric.operationOverTime",
+			"spec.predictor.scaleMetric", "spec.predictor.scaleTarget",
+		}},
+		"metrics that nobody follows": {is: with(func(s is) {
+			s.Spec.Predictor.AutoScaling = &v1beta1.AutoScalingSpec{Metrics: allMetrics()}
+			annotate(s, AutoscalerClassAnnotation, "external")
+		}), want: []string{"metadata.annotations[serving.kserve.io/autoscalerClass]", "spec.predictor.autoScaling"}},
 		"no concurrency limit": {is: with(func(s is) { s.Spec.Predictor.ContainerConcurrency = ptr[int64](0) })},
 		"all requests to one":  {is: with(func(s is) { s.Spec.Predictor.CanaryTrafficPercent = ptr[int64](100) })},
 		"a canary":             {is: withCanaries(canary("b", 1))},
@@ -100,9 +148,7 @@ func TestNotInEffect(t *testing.T) {
 				s.Spec.Explainer = &v1beta1.ExplainerSpec{ART: &v1beta1.ARTExplainerSpec{}}
 			}),
 			want: []string{
-				"spec.explainer.art", "spec.predictor.autoScaling", "spec.predictor.batcher",
-				"spec.predictor.logger",
-				"spec.predictor.scaleMetric", "spec.predictor.scaleMetricType", "spec.predictor.scaleTarget",
+				"spec.explainer.art", "spec.predictor.batcher", "spec.predictor.logger",
 				"spec.predictor.storageContainerName", "spec.predictor.workerSpec",
 			},
 		},

@@ -91,30 +91,6 @@ func validateScaling(e *v1beta1.ComponentExtensionSpec, class string, at *field.
 	return errs
 }
 
-func validateMetric(m *v1beta1.MetricsSpec, class string, at *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	for _, source := range []struct {
-		kind  v1beta1.MetricSourceType
-		field string
-		set   bool
-	}{
-		{v1beta1.ResourceMetricSourceType, "resource", m.Resource != nil},
-		{v1beta1.ExternalMetricSourceType, "external", m.External != nil},
-		{v1beta1.PodMetricMetricSourceType, "podmetric", m.PodMetric != nil},
-	} {
-		switch {
-		case m.Type == source.kind && !source.set:
-			errs = append(errs, field.Required(at.Child(source.field), fmt.Sprintf("type is %s", m.Type)))
-		case m.Type != source.kind && source.set:
-			errs = append(errs, field.Forbidden(at.Child(source.field), fmt.Sprintf("type is %q; set type to %s or remove this", m.Type, source.kind)))
-		}
-	}
-	if class == "hpa" && m.Type != v1beta1.ResourceMetricSourceType {
-		errs = append(errs, field.NotSupported(at.Child("type"), m.Type, []v1beta1.MetricSourceType{v1beta1.ResourceMetricSourceType}))
-	}
-	return errs
-}
-
 // validateStorageURIs checks where sets of files are put: absolute directories below the root,
 // distinct, and, for those that are fetched, below one common directory, since one volume is
 // mounted there.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
@@ -186,6 +187,18 @@ func TestValidate(t *testing.T) {
 		"a metric without its source": {is: with(func(s is) {
 			s.Spec.Predictor.AutoScaling = &v1beta1.AutoScalingSpec{Metrics: []v1beta1.MetricsSpec{{Type: "External", Resource: &v1beta1.ResourceMetricSource{}}}}
 		}), want: []string{"metrics[0].external: Required value", "metrics[0].resource: Forbidden"}},
+		"metrics of every kind": {is: with(func(s is) { s.Spec.Predictor.AutoScaling = &v1beta1.AutoScalingSpec{Metrics: allMetrics()} })},
+		"metrics without what to ask, whom, and how much": {is: with(func(s is) {
+			m := allMetrics()
+			m[0].Resource.Target.AverageUtilization = ptr[int32](0)
+			m[1].External.Metric.ServerAddress, m[1].External.Metric.Query, m[1].External.Target.Value = "prometheus:9090", "", nil
+			m[2].PodMetric.Metric.Query, m[2].PodMetric.Target.Value = "", ptr(resource.MustParse("-1"))
+			s.Spec.Predictor.AutoScaling = &v1beta1.AutoScalingSpec{Metrics: m}
+		}), want: []string{
+			"metrics[0].resource.target.averageUtilization: Invalid value", `metrics[1].external.metric.serverAddress: Invalid value: "prometheus:9090": must be a URL`,
+			"metrics[1].external.metric.query: Required", "metrics[1].external.target.value: Required", "metrics[2].podmetric.metric.query: Required",
+			`metrics[2].podmetric.target.value: Invalid value: "-1"`,
+		}},
 		"a canary share over 100": {is: with(func(s is) { s.Spec.Predictor.CanaryTrafficPercent = ptr[int64](101) }), want: []string{"canaryTrafficPercent: Invalid value: 101"}},
 		"a logger to half a storage": {
 			is: with(func(s is) {

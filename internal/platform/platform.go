@@ -14,6 +14,10 @@ type Assignment struct {
 	Workload spec.Workload
 	// Replicas wanted; zero drains all of this revision's.
 	Replicas int
+	// Elsewhere says that somebody else sets the number of replicas, as the service's manifest
+	// has it: Replicas is what to begin with. A platform on which there is nobody else heeds
+	// Replicas all the same.
+	Elsewhere bool
 }
 
 // Platform runs workloads. All methods are safe for concurrent use.

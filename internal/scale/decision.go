@@ -25,6 +25,10 @@ type Observed struct {
 	// Held counts the requests that the gateways hold now because nothing is ready. While
 	// there are some, a decision is at least one replica, whatever the samples say.
 	Held int
+	// Busy says that there were requests a moment ago, or that nothing is known of them. An HPA
+	// keeps the last replica then, whatever its metrics say; a Scaler doesn't read it, for it
+	// knows of the requests itself.
+	Busy bool
 	// Unreachable says that no route leads to the revision: it may go down at once, and
 	// neither MinScale nor InitialScale keep it up.
 	Unreachable bool

@@ -39,6 +39,8 @@ type MetricTarget struct {
 type Measurement struct {
 	Value float64
 	Known bool
+	// Partial says that Value is of some replicas only: enough to go up on, and not to go down.
+	Partial bool
 }
 
 // SelectPolicy chooses among the policies of one direction.
@@ -224,7 +226,7 @@ func (h *HPA) Update(cfg HPAConfig) error {
 //
 // With every metric missing the number stays; with some missing it doesn't go down. From zero
 // it goes to one at least where a metric asks for any, whatever the policies say, and where
-// requests are held.
+// requests are held; the last replica of a busy revision stays.
 func (h *HPA) Decide(now time.Time, o Observed, measured []Measurement) Decision {
 	d := Decision{From: o.Asked, Ready: o.Ready, Mode: Stable, Wanted: unknown, Initialized: true}
 	h.notice(now, o.Asked)
@@ -243,9 +245,14 @@ func (h *HPA) Decide(now time.Time, o Observed, measured []Measurement) Decision
 	default:
 		d.Replicas = h.bounded(now, o.Asked, &d)
 	}
-	if o.Held > 0 && d.Replicas == 0 {
+	switch {
+	case d.Replicas > 0:
+	case o.Held > 0:
 		d.Replicas = 1
 		d.Reasons |= Demanded
+	case o.Busy && o.Asked > 0:
+		d.Replicas = 1
+		d.Reasons |= LastReplica
 	}
 	d.Hold = d.Replicas == 0 || o.Ready == 0
 	h.decided = now
@@ -281,6 +288,7 @@ func (h *HPA) measure(o Observed, measured []Measurement, d *Decision) (missing 
 			d.Reasons |= why
 			continue
 		}
+		missing = missing || measured[i].Partial
 		if want > d.Wanted {
 			d.Wanted = want
 			d.Metric, d.Target = m.Name, m.Target

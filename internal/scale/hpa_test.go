@@ -94,6 +94,8 @@ func TestSeveralMetrics(t *testing.T) {
 		"both lower goes down":                  {known(10, 200), 2, "tokens", 0},
 		"one missing, the other goes up":        {[]scale.Measurement{unknown, {Value: 700, Known: true}}, 7, "tokens", 0},
 		"one missing, the other may not lower":  {[]scale.Measurement{unknown, {Value: 100, Known: true}}, 4, "tokens", scale.MissingMetric},
+		"a part of one may not lower":           {[]scale.Measurement{{Value: 30, Known: true, Partial: true}, {Value: 100, Known: true}}, 4, "queue", scale.MissingMetric},
+		"a part of one raises":                  {[]scale.Measurement{{Value: 70, Known: true, Partial: true}, {Value: 100, Known: true}}, 7, "queue", 0},
 		"one left out, the other may not lower": {known(10), 4, "queue", scale.MissingMetric},
 		"none known keeps what is":              {[]scale.Measurement{unknown, unknown}, 4, "queue", scale.NoData},
 		"what is no number is missing":          {known(math.NaN(), math.Inf(1)), 4, "queue", scale.NoData},
@@ -309,4 +311,28 @@ func TestHPAStaysWithinBoundsAndNeverFallsBlind(t *testing.T) {
 			o.Asked, o.Ready = d.Replicas, d.Replicas
 		}
 	})
+}
+
+func TestTheLastReplica(t *testing.T) {
+	now := scale.DefaultBehavior()
+	now.ScaleDown.StabilizationWindow = 0
+	for name, tc := range map[string]struct {
+		o    scale.Observed
+		want int
+		why  scale.Reasons
+	}{
+		"goes":                           {scale.Observed{Asked: 2, Ready: 2}, 0, 0},
+		"stays while requests come":      {scale.Observed{Asked: 2, Ready: 2, Busy: true}, 1, scale.LastReplica},
+		"is none where there was none":   {scale.Observed{Busy: true}, 0, 0},
+		"comes back for one that waits":  {scale.Observed{Held: 1}, 1, scale.Demanded},
+		"stays for one that waits first": {scale.Observed{Asked: 1, Held: 1, Busy: true}, 1, scale.Demanded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHPA(t, tc.o, func(c *scale.HPAConfig) { c.MinScale, c.Behavior = 0, now })
+			d := h.Decide(t0.Add(time.Minute), tc.o, known(0))
+			if d.Replicas != tc.want || d.Reasons&(scale.LastReplica|scale.Demanded) != tc.why {
+				t.Errorf("%v, want %d because of %v", d, tc.want, tc.why)
+			}
+		})
+	}
 }

@@ -100,6 +100,17 @@ type Failure struct {
 // Observed is what a platform knows of one service at one moment, sorted by replica ID.
 type Observed struct {
 	Replicas []Replica
+	// Elsewhere tells of the revisions whose replicas somebody else sets, by name.
+	Elsewhere map[string]Elsewhere
+}
+
+// Elsewhere is what somebody else says of a revision's replicas.
+type Elsewhere struct {
+	// Asked is how many there should be.
+	Asked int
+	// Reason and Problem say why the number doesn't follow anything now: a word for machines and
+	// a sentence without a stop. Both are empty where all is well.
+	Reason, Problem string
 }
 
 // Of returns the replicas of one revision.

@@ -53,7 +53,8 @@ several metrics, no way down while one of them is missing, and ` + "`behavior`" 
 and stabilization windows. We differ where Kubernetes would go down although nothing is ready to
 be measured, where its floating-point percentages round 110 up to 111, where a policy looks back
 further than those of the other direction, whose changes it has forgotten by then, and at zero,
-where demand always makes one replica.
+where demand always makes one replica. A metric that only some replicas tell is enough to go up on.
+[scaling.md](scaling.md) says where metrics come from.
 
 ## The traces
 `

@@ -46,7 +46,7 @@ type InferenceServiceStatus struct {
 // ConditionType names a condition.
 type ConditionType string
 
-// The conditions of an InferenceService. All but FieldsInEffect are KServe's.
+// The conditions of an InferenceService. All but the last two are KServe's.
 const (
 	ConditionReady                ConditionType = "Ready"
 	ConditionPredictorReady       ConditionType = "PredictorReady"
@@ -58,6 +58,9 @@ const (
 	// ConditionFieldsInEffect is False when the manifest holds fields that are accepted and
 	// kept but do nothing yet; its message names each and why. It never gates Ready.
 	ConditionFieldsInEffect ConditionType = "FieldsInEffect"
+	// ConditionScalingActive is False while replicas don't follow a metric that they should; its
+	// message says why. Services that scale on their requests don't have it. It never gates Ready.
+	ConditionScalingActive ConditionType = "ScalingActive"
 )
 
 // Condition is one thing that holds or not, in the shape that KServe's clients read

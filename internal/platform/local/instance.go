@@ -43,6 +43,7 @@ type instance struct {
 
 	mu       sync.Mutex
 	snapshot spec.Replica
+	leaders  []int // the processes that it consists of, each the leader of its session; nil if some aren't known
 }
 
 // preparation is what a replica needs before its first process starts.
@@ -342,7 +343,7 @@ func (r *instance) publish() {
 		s.Digests = r.ready.digests
 	}
 	changed := !reflect.DeepEqual(s, r.snapshot)
-	r.snapshot = s
+	r.snapshot, r.leaders = s, leaders(r.procs)
 	r.mu.Unlock()
 	if err := r.save(s); err != nil {
 		r.p.log.Error("cannot write a replica's record; it couldn't be adopted", "replica", r.id, "err", err)
