@@ -9,6 +9,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
@@ -314,6 +315,36 @@ func TestRecreateNeverRunsTwoRevisions(t *testing.T) {
 		}
 		if got := b.split("iris"); got != "2=100" {
 			return got
+		}
+		return ""
+	})
+	if is := b.ready("iris"); conditionOf(is.Status.Conditions, v1beta1.ConditionFieldsInEffect).Status != "True" {
+		t.Errorf("%s", describe(is))
+	}
+}
+
+func TestARollingUpdateReplacesReplicaByReplica(t *testing.T) {
+	b := newBench(t)
+	three, one, none := int32(3), intstr.FromInt32(1), intstr.FromInt32(0)
+	b.service("iris", func(is *v1beta1.InferenceService) {
+		p := &is.Spec.Predictor
+		p.MinReplicas, p.MaxReplicas = &three, three
+		p.DeploymentStrategy = &appsv1.DeploymentStrategy{RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &one, MaxUnavailable: &none}}
+	})
+	b.ready("iris")
+	b.change("iris", withModel("file:///models/two"))
+	b.eventually("the new revision serves alone", func() string {
+		all := 0
+		for _, revision := range b.revisions("iris") {
+			if a, ok := b.assignment(b.key("iris"), revision); ok {
+				all += a.Replicas
+			}
+		}
+		if all > 4 {
+			t.Fatalf("%d replicas are asked for", all)
+		}
+		if got := b.split("iris"); got != "2=100" || all != 3 {
+			return fmt.Sprint(got, ", replicas ", all)
 		}
 		return ""
 	})

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,8 +56,8 @@ type component struct {
 	// canary is the percent of traffic that latest is to get; nil means all.
 	canary  *int
 	refused *refusal
-	// recreate stops the old revision before the new one starts.
-	recreate bool
+	// strategy is how a new revision takes over; nil means that all of it starts beside the old one.
+	strategy *appsv1.DeploymentStrategy
 	latest   *smv1alpha1.Revision
 	// revisions are all that exist of this component, oldest first.
 	revisions   []smv1alpha1.Revision
@@ -141,7 +142,9 @@ func (c *Controller) desired(s *service) plan.Desired {
 	over, _ := manifest.ParseRolloutDuration(s.asWritten.Annotations[manifest.RolloutDurationAnnotation])
 	d := plan.Desired{Drain: c.cfg.Drain}
 	for _, comp := range s.comps {
-		pc := plan.Component{Name: comp.name, Replicas: comp.replicas, Canary: comp.canary, Recreate: comp.recreate, Over: over}
+		pc := plan.Component{Name: comp.name, Replicas: comp.replicas, Canary: comp.canary, Over: over}
+		pc.Recreate = comp.strategy != nil && comp.strategy.Type == appsv1.RecreateDeploymentStrategyType
+		pc.Rolling.Surge, pc.Rolling.Unavailable, _ = manifest.Rolling(comp.strategy, comp.replicas)
 		for i := range comp.revisions {
 			pc.Revisions = append(pc.Revisions, comp.revisions[i].Name)
 		}

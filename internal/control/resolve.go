@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -45,7 +44,13 @@ func (c *Controller) resolve(ctx context.Context, s *service) error {
 		}
 		comp := &component{name: name, canary: canary(ext), revisions: revisions[name]}
 		c.scaleOf(s, comp, ext)
-		comp.recreate = ext.DeploymentStrategy != nil && ext.DeploymentStrategy.Type == appsv1.RecreateDeploymentStrategyType
+		comp.strategy = ext.DeploymentStrategy
+		if _, _, ok := manifest.Rolling(comp.strategy, 1); ok && comp.scaling != nil {
+			s.notInEffect = append(s.notInEffect, manifest.NotInEffect{
+				Field:  fmt.Sprintf("spec.%s.deploymentStrategy.rollingUpdate", name),
+				Reason: "the load decides how many replicas of a revision run; give minReplicas and maxReplicas the same number, or use type Recreate",
+			})
+		}
 		s.comps = append(s.comps, comp)
 	}
 	if !c.cfg.OneMachine {

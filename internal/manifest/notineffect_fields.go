@@ -4,7 +4,6 @@ import (
 	"reflect"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
@@ -46,10 +45,6 @@ var effects = map[reflect.Type]fields{
 	reflect.TypeFor[v1beta1.InferenceServiceSpec](): {
 		"predictor": inside, "transformer": inside, "explainer": inside,
 		"canary": inside,
-	},
-	reflect.TypeFor[appsv1.DeploymentStrategy](): {
-		"type":          works,
-		"rollingUpdate": notYet("the old revision keeps all replicas until all of the new one are ready; type Recreate stops it first"),
 	},
 	reflect.TypeFor[v1beta1.CanarySpec](): {"predictor": inside, "trafficPercent": works},
 	reflect.TypeFor[v1beta1.PredictorSpec](): join(podEffects, extensionEffects, fields{
@@ -198,7 +193,7 @@ var extensionEffects = fields{
 	"canaryTrafficPercent": works,
 	"logger":               inside,
 	"batcher":              notYet("batching isn't there yet; requests are passed on one by one"),
-	"deploymentStrategy":   inside,
+	"deploymentStrategy":   works,
 }
 
 // podEffects are those of PodSpec.

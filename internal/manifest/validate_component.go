@@ -16,6 +16,7 @@ import (
 func validateExtension(e *v1beta1.ComponentExtensionSpec, is *v1beta1.InferenceService, at *field.Path) field.ErrorList {
 	errs := validateScaling(e, is.Annotations[AutoscalerClassAnnotation], at)
 	errs = append(errs, validateStorageURIs(e.StorageURIs, at.Child("storageUris"))...)
+	errs = append(errs, validateStrategy(e.DeploymentStrategy, at.Child("deploymentStrategy"))...)
 	if c := e.ContainerConcurrency; c != nil && *c < 0 {
 		errs = append(errs, field.Invalid(at.Child("containerConcurrency"), *c, "must be 0 (no limit) or more"))
 	}

@@ -49,6 +49,9 @@ type Component struct {
 	// Recreate stops the revision that was rolled out before Latest starts, where one takes over all
 	// traffic: for what hasn't room for both. Requests are refused meanwhile.
 	Recreate bool
+	// Rolling is how Latest takes over where it gets all traffic at once; an edit back to the one
+	// that was rolled out ends it, and what it had started goes.
+	Rolling Rolling
 	// Guard, if there is one, moves traffic to Latest step by step, as far as Canary lets it, and
 	// takes it back where what was counted exceeds a limit; Over and Recreate don't count then.
 	// Promoted lets Latest have all that Canary says nevertheless.
@@ -215,6 +218,7 @@ func (r *rollout) begin() {
 // whether it did.
 func (r *rollout) recreate(p *Plan) bool {
 	old := r.next.RolledOut
+	r.Recreate = r.Recreate || r.makesRoom()
 	if !r.Recreate || r.percent != 100 || old == "" || old == r.Latest {
 		return false
 	}
@@ -244,7 +248,10 @@ func (r *rollout) exists(is func(revision string) bool) bool {
 
 func (r *rollout) step(p *Plan) {
 	n := r.replicasOfLatest()
-	enough := r.ready(r.Latest) >= n
+	rolling := r.rolls()
+	all := r.ready(r.Latest) >= n
+	enough := all || rolling && r.turned()
+	rolling = rolling && !enough
 	stable := r.next.RolledOut
 	shifting := enough && stable != "" && stable != r.Latest && r.shift()
 	if !shifting {
@@ -262,6 +269,8 @@ func (r *rollout) step(p *Plan) {
 		r.next.RolledOut, r.next.Share = r.Latest, 100
 	case enough:
 		r.next.Share = r.percent
+	case rolling:
+		r.next.Share = r.turnShare()
 	case r.Last.Latest != r.Latest: // a variant that is promoted keeps its share meanwhile
 		r.next.Share = 0
 		for _, v := range r.Last.Variants {
@@ -276,12 +285,18 @@ func (r *rollout) step(p *Plan) {
 		r.drain(old)
 	}
 	r.next.Latest = r.Latest
-	r.next.Settled = enough && r.back == "" && (r.next.RolledOut == r.Latest || r.next.Share == r.percent)
+	r.next.Settled = all && r.back == "" && (r.next.RolledOut == r.Latest || r.next.Share == r.percent)
 	r.begun(p, enough)
 
-	p.assign(r.Component, r.Latest, n)
+	stays := r.Replicas
+	if rolling {
+		n, stays = r.turns()
+	}
+	if n > 0 {
+		p.assign(r.Component, r.Latest, n)
+	}
 	if serving := r.next.RolledOut; serving != "" && serving != r.Latest {
-		p.assign(r.Component, serving, r.Replicas)
+		p.assign(r.Component, serving, stays)
 	}
 	if r.back != "" {
 		p.assign(r.Component, r.back, r.Replicas)

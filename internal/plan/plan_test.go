@@ -220,6 +220,7 @@ func drawComponent(t *rapid.T) plan.Component {
 	if rapid.Bool().Draw(t, "guarded") {
 		drawGuard(t, &c)
 	}
+	c.Rolling = drawRolling(t)
 	left := 100
 	for _, r := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"r1", "r2", "r3"}), 0, 3, rapid.ID).Draw(t, "variants") {
 		v := plan.Variant{Revision: r, Percent: rapid.IntRange(0, left).Draw(t, "variant percent"), Replicas: rapid.IntRange(0, 2).Draw(t, "variant replicas")}
@@ -292,6 +293,9 @@ func TestNextProperties(t *testing.T) {
 func TestNoRequestIsLostThroughAnyEdits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := plan.Component{Name: spec.Predictor, Latest: "r1", Replicas: 2, Over: time.Duration(rapid.IntRange(0, 10).Draw(t, "over")) * time.Second}
+		if c.Rolling = drawRolling(t); c.Rolling.Surge == 0 && c.Rolling.Unavailable >= c.Replicas {
+			c.Rolling.Surge = 1 // else all may be missing for a while
+		}
 		ready, now, served := map[string]int{}, t0, false
 		before := shares{}
 		for range rapid.IntRange(5, 40).Draw(t, "steps") {
