@@ -59,7 +59,7 @@ func TestAPIServerAcceptsEveryCRD(t *testing.T) {
 		}
 		want := []string{
 			"clusterservingruntimes.serving.kserve.io", "inferenceservices.serving.kserve.io",
-			"servingruntimes.serving.kserve.io", "revisions.stationmaster.dev", "routes.stationmaster.dev",
+			"servingruntimes.serving.kserve.io", "trainedmodels.serving.kserve.io", "revisions.stationmaster.dev", "routes.stationmaster.dev",
 		}
 		if diff := cmp.Diff(want, names); diff != "" {
 			t.Errorf("%s CRDs (-want +got):\n%s", size, diff)

@@ -67,18 +67,18 @@ func (r *rpc) ServerReady(context.Context, *pb.ServerReadyRequest) (*pb.ServerRe
 }
 
 func (r *rpc) ModelReady(_ context.Context, q *pb.ModelReadyRequest) (*pb.ModelReadyResponse, error) {
-	if err := r.model.check(q.GetName(), q.GetVersion()); err != nil {
+	if err := r.serves.check(q.GetName(), q.GetVersion()); err != nil {
 		return nil, err
 	}
-	return &pb.ModelReadyResponse{Ready: r.model.ready()}, nil
+	return &pb.ModelReadyResponse{Ready: r.serves.checkReady(q.GetName(), q.GetVersion()) == nil}, nil
 }
 
 func (r *rpc) ServerMetadata(context.Context, *pb.ServerMetadataRequest) (*pb.ServerMetadataResponse, error) {
 	return r.metadata().ToProto(), nil
 }
 
-func (r *rpc) ModelMetadata(_ context.Context, q *pb.ModelMetadataRequest) (*pb.ModelMetadataResponse, error) {
-	md, err := r.model.describe(q.GetName(), q.GetVersion())
+func (r *rpc) ModelMetadata(ctx context.Context, q *pb.ModelMetadataRequest) (*pb.ModelMetadataResponse, error) {
+	md, err := r.serves.describe(ctx, q.GetName(), q.GetVersion())
 	if err != nil {
 		return nil, err
 	}
@@ -99,12 +99,12 @@ func (r *rpc) ModelInfer(ctx context.Context, q *pb.ModelInferRequest) (*pb.Mode
 }
 
 func (r *rpc) RepositoryIndex(_ context.Context, q *pb.RepositoryIndexRequest) (*pb.RepositoryIndexResponse, error) {
-	return oip.IndexToProto(r.model.index(q.GetReady())), nil
+	return oip.IndexToProto(r.serves.index(q.GetReady())), nil
 }
 
 func (r *rpc) RepositoryModelLoad(ctx context.Context, q *pb.RepositoryModelLoadRequest) (*pb.RepositoryModelLoadResponse, error) {
 	name := oip.RepositoryModel(q)
-	if err := r.change(ctx, name, true); err != nil {
+	if err := r.serves.load(ctx, name); err != nil {
 		return nil, err
 	}
 	return &pb.RepositoryModelLoadResponse{ModelName: name, IsLoaded: true}, nil
@@ -112,41 +112,32 @@ func (r *rpc) RepositoryModelLoad(ctx context.Context, q *pb.RepositoryModelLoad
 
 func (r *rpc) RepositoryModelUnload(ctx context.Context, q *pb.RepositoryModelUnloadRequest) (*pb.RepositoryModelUnloadResponse, error) {
 	name := oip.RepositoryModel(q)
-	if err := r.change(ctx, name, false); err != nil {
+	if err := r.serves.unload(ctx, name); err != nil {
 		return nil, err
 	}
 	return &pb.RepositoryModelUnloadResponse{ModelName: name, IsUnloaded: true}, nil
 }
 
-// change loads the model again or unloads it, at a client's wish. Loading goes on when the
-// client goes away: half a load is no state to be left in.
-func (s *Server) change(ctx context.Context, name string, load bool) error {
-	if err := s.model.check(name, ""); err != nil {
-		return err
-	}
-	if load {
-		s.log.InfoContext(ctx, "loading at a client's wish")
-		return s.model.load(context.WithoutCancel(ctx))
-	}
-	s.log.InfoContext(ctx, "unloading at a client's wish")
-	return s.model.unload()
-}
-
-// healthService is gRPC's own health check: the server serves while its model is ready.
+// healthService is gRPC's own health check, of the server and of each model by its name.
 type healthService struct {
 	healthpb.UnimplementedHealthServer
 	server *Server
 }
 
 func (h *healthService) Check(_ context.Context, q *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
-	switch q.GetService() {
+	err := h.server.ready()
+	switch name := q.GetService(); name {
 	case "", pb.GRPCInferenceService_ServiceDesc.ServiceName:
-	case h.server.cfg.Model:
 	default:
-		return nil, status.Error(codes.NotFound, brief.Sprintf("there is no service %q", q.GetService()))
+		if h.server.serves.check(name, "") != nil {
+			return nil, status.Error(codes.NotFound, brief.Sprintf("there is no service %q", name))
+		}
+		if err == nil && h.server.cfg.Many != nil {
+			err = h.server.serves.checkReady(name, "")
+		}
 	}
 	s := healthpb.HealthCheckResponse_NOT_SERVING
-	if h.server.ready() == nil {
+	if err == nil {
 		s = healthpb.HealthCheckResponse_SERVING
 	}
 	return &healthpb.HealthCheckResponse{Status: s}, nil

@@ -8,12 +8,15 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"os/signal"
 	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"stationmaster.dev/stationmaster/internal/modelstore"
 )
 
 // The exit statuses of Main.
@@ -37,8 +40,13 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("stationmaster runtime onnx", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	var (
-		name     = flags.String("model_name", "", "name under which the model answers (required)")
-		dir      = flags.String("model_dir", "", "folder with model.onnx, one *.onnx file or N/model.onnx (required)")
+		name     = flags.String("model_name", "", "name under which the model answers (required without --models_config)")
+		dir      = flags.String("model_dir", "", "folder with model.onnx, one *.onnx file or N/model.onnx (required without --models_config)")
+		list     = flags.String("models_config", "", "file that lists many models to serve, each loaded when a request names it (KServe's models.json)")
+		store    = flags.String("model_store", "", "folder for the bytes of the models of --models_config; empty for one of their own, which goes with the server")
+		budget   = flags.String("memory_budget", "", "memory for the models of --models_config, such as 512Mi; the least recently used make room for others. Empty for three quarters of --memory_limit")
+		limit    = flags.String("memory_limit", "", "memory of the whole server, such as 2Gi; it only gives --memory_budget its default, which without both is 1Gi")
+		loadWait = flags.Duration("load_wait", defaultLoadWait, "time that a request waits for its model to be loaded")
 		host     = flags.String("host", "127.0.0.1", "address to listen on; 0.0.0.0 for all")
 		httpPort = flags.Uint("http_port", 8080, "port for REST, metrics and gRPC without TLS; 0 takes a free one")
 		grpcPort = flags.Uint("grpc_port", 8081, "port for gRPC alone; 0 for none")
@@ -84,16 +92,74 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if *grpcPort != 0 {
 		cfg.GRPC = net.JoinHostPort(*host, strconv.FormatUint(uint64(*grpcPort), 10))
 	}
+	subject := "model " + *name
+	if *list != "" {
+		bytes, err := memoryFor(*budget, *limit)
+		if err != nil {
+			return usage(err)
+		}
+		bytesOf, closeStore, err := fetcher(*store, cfg.Log)
+		if err != nil {
+			fmt.Fprintf(stderr, "stationmaster runtime onnx: %v\n", err)
+			return exitError
+		}
+		defer closeStore()
+		cfg.Many = &Many{List: *list, Fetch: bytesOf, Budget: bytes, Wait: *loadWait}
+		subject = "models of " + *list
+	} else if *budget != "" || *store != "" {
+		return usage(errors.New("--memory_budget and --model_store are for many models; set --models_config, too"))
+	}
 	s, err := New(cfg)
 	if err != nil {
 		return usage(err)
 	}
 	start := time.Now()
 	if err := s.Run(ctx); err != nil {
-		fmt.Fprintf(stderr, "stationmaster runtime onnx: model %s, after %s: %v\n", *name, time.Since(start).Round(time.Millisecond), err)
+		fmt.Fprintf(stderr, "stationmaster runtime onnx: %s, after %s: %v\n", subject, time.Since(start).Round(time.Millisecond), err)
 		return exitError
 	}
 	return exitOK
+}
+
+// memoryFor is the memory for models by what the flags say.
+func memoryFor(budget, limit string) (int64, error) {
+	if budget != "" {
+		n, err := ParseBytes(budget)
+		if err != nil {
+			return 0, fmt.Errorf("--memory_budget: %w", err)
+		}
+		return n, nil
+	}
+	if limit == "" {
+		return 0, nil
+	}
+	n, err := ParseBytes(limit)
+	if err != nil {
+		return 0, fmt.Errorf("--memory_limit: %w", err)
+	}
+	return n / 4 * 3, nil
+}
+
+// fetcher opens the store that models' bytes are brought to, in a folder of its own where dir is
+// empty.
+func fetcher(dir string, log *slog.Logger) (fetch func(ctx context.Context, uri, digest string) (string, string, func(), error), closeStore func(), err error) {
+	remove := func() error { return nil }
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "stationmaster-models-"); err != nil {
+			return nil, nil, fmt.Errorf("make a folder for models: %w", err)
+		}
+		remove = func() error { return os.RemoveAll(dir) }
+	}
+	store, err := modelstore.Open(modelstore.Config{Dir: dir, HTTP: modelstore.HTTPConfigFromEnv(os.Getenv), Logger: log})
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("open the model store: %w", err), remove())
+	}
+	closeStore = func() {
+		if err := errors.Join(store.Close(), remove()); err != nil {
+			log.Warn("close the model store", "err", err)
+		}
+	}
+	return store.For("").Fetch, closeStore, nil
 }
 
 func version() string {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,6 +19,9 @@ import (
 // logs: nobody saw an answer, and it is no failure of the server's.
 const clientGone = 499
 
+// ns begins every metric's name.
+const ns = "stationmaster_runtime"
+
 type metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.CounterVec
@@ -25,8 +29,7 @@ type metrics struct {
 	batch    prometheus.Histogram
 }
 
-func newMetrics(m *model) *metrics {
-	const ns = "stationmaster_runtime"
+func newMetrics(t *turns) *metrics {
 	s := &metrics{
 		registry: prometheus.NewRegistry(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -44,13 +47,23 @@ func newMetrics(m *model) *metrics {
 			Buckets: prometheus.ExponentialBuckets(1, 2, 11),
 		}),
 	}
-	gauge := func(name, help string, value func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: ns + name, Help: help}, value)
-	}
 	s.registry.MustRegister(
 		s.requests, s.duration, s.batch,
-		gauge("_requests_in_flight", "Requests that run now.", func() float64 { return float64(len(m.slots)) }),
-		gauge("_requests_waiting", "Requests that wait for their turn.", func() float64 { return float64(m.waiting.Load()) }),
+		gauge("_requests_in_flight", "Requests that run now.", func() float64 { return float64(len(t.slots)) }),
+		gauge("_requests_waiting", "Requests that wait for their turn.", func() float64 { return float64(t.waiting.Load()) }),
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return s
+}
+
+func gauge(name, help string, value func() float64) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: ns + name, Help: help}, value)
+}
+
+// ofModel adds what there is to tell of a server's one model.
+func (s *metrics) ofModel(m *model) {
+	s.registry.MustRegister(
 		gauge("_model_load_seconds", "How long the last load of the model took.", func() float64 {
 			return time.Duration(m.loadTime.Load()).Seconds()
 		}),
@@ -60,10 +73,33 @@ func newMetrics(m *model) *metrics {
 			}
 			return 0
 		}),
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
-	return s
+}
+
+// ofFleet adds what there is to tell of many models.
+func (s *metrics) ofFleet(f *fleet) {
+	counter := func(name, help string, value *atomic.Int64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: ns + name, Help: help}, func() float64 { return float64(value.Load()) })
+	}
+	of := func(value func() int64) func() float64 {
+		return func() float64 {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return float64(value())
+		}
+	}
+	s.registry.MustRegister(
+		gauge("_models", "Models of the list.", of(func() int64 { return int64(len(f.models)) })),
+		gauge("_models_loaded", "Models in memory.", of(func() int64 { return int64(f.set.Resident()) })),
+		gauge("_models_waiting", "Models that wait for memory.", of(func() int64 { return int64(f.set.Waiting()) })),
+		gauge("_models_bytes", "Memory set aside for the models that are loaded, being loaded or being freed.", of(f.set.Taken)),
+		gauge("_models_budget_bytes", "The most that _models_bytes may be.", of(f.set.Budget)),
+		counter("_model_loads_total", "Models that were loaded.", &f.loads),
+		counter("_model_load_failures_total", "Loads of models that failed.", &f.failures),
+		counter("_model_evictions_total", "Models that were freed to make room for others.", &f.evictions),
+		counter("_model_unloads_total", "Models that were freed at a client's wish or because they left the list.", &f.unloads),
+		f.loadTimes,
+	)
 }
 
 func (s *metrics) observe(protocol string, req *oip.InferRequest, err error, took time.Duration) {

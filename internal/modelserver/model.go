@@ -16,13 +16,15 @@ import (
 	"stationmaster.dev/stationmaster/internal/wire/oip"
 )
 
-// model is the one model of the server, through loading, serving, unloading and loading again:
+// model is a model of the server, through loading, serving, unloading and loading again:
 //
 //	UNAVAILABLE ──load──► LOADING ──► READY ──unload──► UNLOADING ──► UNAVAILABLE
 //	                         │          └─────load again, or fail to──► READY
 //	                         └──failed──► UNAVAILABLE (with the reason)
 type model struct {
-	cfg *Config
+	name, dir string
+	open      func(ctx context.Context, path string) (Session, error)
+	*turns
 
 	// changing is held while the model is loaded or unloaded, one at a time.
 	changing sync.Mutex
@@ -31,10 +33,6 @@ type model struct {
 	session Session
 
 	status atomic.Pointer[snapshot]
-
-	// slots has one entry for each request that runs.
-	slots   chan struct{}
-	waiting atomic.Int64
 
 	loadTime atomic.Int64 // of the last load, in nanoseconds
 }
@@ -47,8 +45,8 @@ type snapshot struct {
 	version  string             // empty when the model's files have none
 }
 
-func newModel(cfg *Config) *model {
-	m := &model{cfg: cfg, slots: make(chan struct{}, cfg.Parallel)}
+func newModel(name, dir string, open func(context.Context, string) (Session, error), t *turns) *model {
+	m := &model{name: name, dir: dir, open: open, turns: t}
 	m.status.Store(&snapshot{state: oip.StateUnavailable, reason: "not loaded yet"})
 	return m
 }
@@ -79,19 +77,19 @@ func (m *model) load(ctx context.Context) (err error) {
 			m.set(oip.StateUnavailable, told(err))
 		}
 	}()
-	path, version, err := Find(m.cfg.Dir)
+	path, version, err := Find(m.dir)
 	if err != nil {
 		return err
 	}
 	start := time.Now()
-	session, err := m.cfg.Open(ctx, path)
+	session, err := m.open(ctx, path)
 	if err != nil {
 		return fmt.Errorf("load %s: %w", path, err)
 	}
 	m.loadTime.Store(int64(time.Since(start)))
 	old := m.swap(session)
 	md := &oip.ModelMetadata{
-		Name: m.cfg.Model, Platform: platformOf(session.Backend()),
+		Name: m.name, Platform: platformOf(session.Backend()),
 		Inputs: known(session.Inputs()), Outputs: known(session.Outputs()),
 		Properties: map[string]string{"backend": session.Backend()},
 	}
@@ -147,13 +145,14 @@ func closeSession(s Session) error {
 	return s.Close()
 }
 
-// unload lets the requests that run finish, and frees the model.
-func (m *model) unload() error {
+// unload lets the requests that run finish, and frees the model; the reason is what the index
+// says from then on.
+func (m *model) unload(reason string) error {
 	m.changing.Lock()
 	defer m.changing.Unlock()
 	m.set(oip.StateUnloading, "")
 	err := closeSession(m.swap(nil))
-	m.set(oip.StateUnavailable, unloaded)
+	m.set(oip.StateUnavailable, reason)
 	return err
 }
 
@@ -169,8 +168,8 @@ func (m *model) away() bool {
 // check says whether name and version, empty for any, are those of the model. A model without
 // versions takes 1, which clients send that always send one.
 func (m *model) check(name, version string) error {
-	if name != m.cfg.Model {
-		return errdef.New(errdef.ErrNotFound, brief.Sprintf("model %q is not found; this server has %q", name, m.cfg.Model))
+	if name != m.name {
+		return errdef.New(errdef.ErrNotFound, brief.Sprintf("model %q is not found; this server has %q", name, m.name))
 	}
 	served := m.status.Load().version
 	switch {
@@ -202,13 +201,10 @@ func (m *model) describe(name, version string) (*oip.ModelMetadata, error) {
 	return m.status.Load().metadata, nil
 }
 
-// index is the repository's one line.
-func (m *model) index(readyOnly bool) []oip.IndexedModel {
+// indexed is the model's line of the repository's index.
+func (m *model) indexed() oip.IndexedModel {
 	s := m.status.Load()
-	if readyOnly && s.state != oip.StateReady {
-		return []oip.IndexedModel{}
-	}
-	return []oip.IndexedModel{{Name: m.cfg.Model, Version: s.version, State: s.state, Reason: s.reason}}
+	return oip.IndexedModel{Name: m.name, Version: s.version, State: s.state, Reason: s.reason}
 }
 
 // infer runs the model once, after waiting for its turn.
@@ -216,7 +212,7 @@ func (m *model) infer(ctx context.Context, req *oip.InferRequest) (*oip.InferRes
 	if err := m.checkReady(req.ModelName, req.ModelVersion); err != nil {
 		return nil, err
 	}
-	release, err := m.enter(ctx)
+	release, err := m.enter(ctx, m.name)
 	if err != nil {
 		return nil, err
 	}
@@ -240,27 +236,6 @@ func (m *model) infer(ctx context.Context, req *oip.InferRequest) (*oip.InferRes
 		return nil, err
 	}
 	return &oip.InferResponse{ModelName: req.ModelName, ModelVersion: st.version, ID: req.ID, Outputs: tensors}, nil
-}
-
-// enter waits for a slot. When Queue requests wait already, or ctx ends, it is an error.
-func (m *model) enter(ctx context.Context) (release func(), err error) {
-	release = func() { <-m.slots }
-	select {
-	case m.slots <- struct{}{}:
-		return release, nil
-	default:
-	}
-	if n := m.waiting.Add(1); n > int64(m.cfg.Queue) {
-		m.waiting.Add(-1)
-		return nil, errdef.New(errdef.ErrOverloaded, brief.Sprintf("model %q is busy: %d requests wait already; try again later, or add replicas", m.cfg.Model, m.cfg.Queue))
-	}
-	defer m.waiting.Add(-1)
-	select {
-	case m.slots <- struct{}{}:
-		return release, nil
-	case <-ctx.Done():
-		return nil, gone(ctx)
-	}
 }
 
 // gone is the error of a request whose time is over or whose client went away.

@@ -68,7 +68,7 @@ func (h *rest) route(w http.ResponseWriter, r *http.Request) {
 			return map[string]bool{"ready": true}, h.ready()
 		})
 	case n == 2 && segments[1] == "models":
-		h.serve(w, r, get, func() (any, error) { return map[string][]string{"models": {h.cfg.Model}}, nil })
+		h.serve(w, r, get, func() (any, error) { return map[string][]string{"models": h.serves.names()}, nil })
 	case n == 3 && segments[1] == "repository" && segments[2] == "index":
 		h.index(w, r, post)
 	case n == 5 && segments[1] == "repository" && segments[2] == "models" && (segments[4] == "load" || segments[4] == "unload"):
@@ -80,10 +80,10 @@ func (h *rest) route(w http.ResponseWriter, r *http.Request) {
 		}
 		switch {
 		case len(rest) == 0:
-			h.serve(w, r, get, func() (any, error) { return h.model.describe(name, version) })
+			h.serve(w, r, get, func() (any, error) { return h.serves.describe(r.Context(), name, version) })
 		case len(rest) == 1 && rest[0] == "ready":
 			h.serve(w, r, get, func() (any, error) {
-				return oip.ModelReady{Name: name, Ready: true}, h.model.checkReady(name, version)
+				return oip.ModelReady{Name: name, Ready: true}, h.serves.checkReady(name, version)
 			})
 		case len(rest) == 1 && rest[0] == "infer":
 			if method(w, r, post) {
@@ -99,7 +99,7 @@ func (h *rest) route(w http.ResponseWriter, r *http.Request) {
 
 func (h *rest) v1(w http.ResponseWriter, r *http.Request, rest []string) {
 	if len(rest) == 0 {
-		h.serve(w, r, http.MethodGet, func() (any, error) { return map[string][]string{"models": {h.cfg.Model}}, nil })
+		h.serve(w, r, http.MethodGet, func() (any, error) { return map[string][]string{"models": h.serves.names()}, nil })
 		return
 	}
 	if len(rest) > 1 {
@@ -113,7 +113,7 @@ func (h *rest) v1(w http.ResponseWriter, r *http.Request, rest []string) {
 	switch verb {
 	case "":
 		h.serve(w, r, http.MethodGet, func() (any, error) {
-			return oip.ModelReady{Name: name, Ready: true}, h.model.checkReady(name, "")
+			return oip.ModelReady{Name: name, Ready: true}, h.serves.checkReady(name, "")
 		})
 	case "predict":
 		if method(w, r, http.MethodPost) {
@@ -123,7 +123,7 @@ func (h *rest) v1(w http.ResponseWriter, r *http.Request, rest []string) {
 		if !method(w, r, http.MethodPost) {
 			return
 		}
-		err := h.model.check(name, "")
+		err := h.serves.check(name, "")
 		if err == nil {
 			err = errdef.New(errdef.ErrUnsupported, "this server has no explainer; give the InferenceService an explainer")
 		}
@@ -156,7 +156,11 @@ func method(w http.ResponseWriter, r *http.Request, want string) bool {
 }
 
 func (h *rest) unknown(w http.ResponseWriter, r *http.Request) {
-	h.fail(w, errdef.New(errdef.ErrNotFound, brief.Sprintf("there is nothing at %q; the paths of V1 (/v1/models/%[2]s:predict) and V2 (/v2/models/%[2]s/infer) are served", r.URL.Path, h.cfg.Model)))
+	name := h.cfg.Model
+	if name == "" {
+		name = "<name>"
+	}
+	h.fail(w, errdef.New(errdef.ErrNotFound, brief.Sprintf("there is nothing at %q; the paths of V1 (/v1/models/%[2]s:predict) and V2 (/v2/models/%[2]s/infer) are served", r.URL.Path, name)))
 }
 
 func (h *rest) fail(w http.ResponseWriter, err error) {
@@ -191,20 +195,20 @@ func (h *rest) index(w http.ResponseWriter, r *http.Request, m string) {
 		h.fail(w, err)
 		return
 	}
-	writeJSON(w, http.StatusOK, oip.Encode(h.model.index(ask.Ready)))
+	writeJSON(w, http.StatusOK, oip.Encode(h.serves.index(ask.Ready)))
 }
 
 func (h *rest) repository(w http.ResponseWriter, r *http.Request, name string, load bool) {
 	if !method(w, r, http.MethodPost) {
 		return
 	}
-	if err := h.change(r.Context(), name, load); err != nil {
+	key, do := "unload", h.serves.unload
+	if load {
+		key, do = "load", h.serves.load
+	}
+	if err := do(r.Context(), name); err != nil {
 		h.fail(w, err)
 		return
-	}
-	key := "unload"
-	if load {
-		key = "load"
 	}
 	writeJSON(w, http.StatusOK, oip.Encode(map[string]any{"name": name, key: true}))
 }
@@ -240,7 +244,7 @@ func (h *rest) infer2(w http.ResponseWriter, r *http.Request, name, version stri
 
 // decode2 looks at what can be wrong from the cheapest on: the model, the header, the body.
 func (h *rest) decode2(w http.ResponseWriter, r *http.Request, name, version string, s *share) (*oip.InferRequest, error) {
-	if err := h.model.checkReady(name, version); err != nil {
+	if err := h.serves.checkReady(name, version); err != nil {
 		return nil, err
 	}
 	jsonLen, err := oip.ParseHeaderLength(r.Header.Values(oip.HeaderLength)...)
@@ -282,7 +286,7 @@ func (h *rest) predict(w http.ResponseWriter, r *http.Request, name string) {
 }
 
 func (h *rest) decode1(w http.ResponseWriter, r *http.Request, name string, s *share) ([]oip.Tensor, error) {
-	md, err := h.model.describe(name, "")
+	md, err := h.serves.describe(r.Context(), name, "")
 	if err != nil {
 		return nil, err
 	}

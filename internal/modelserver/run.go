@@ -17,10 +17,10 @@ import (
 	"stationmaster.dev/stationmaster/internal/errdef"
 )
 
-// Run listens, loads the model, and serves until ctx ends; then it lets the requests in flight
-// finish within Config.Drain and frees the model. It answers from the start, not ready until
-// the model is loaded. It returns nil after ctx ended, and an error when it can't listen or the
-// model can't be loaded. It has joined all it started when it returns.
+// Run listens, loads the model or reads the list of many, and serves until ctx ends; then it lets
+// the requests in flight finish within Config.Drain and frees what it loaded. It answers from the
+// start, not ready until then. It returns nil after ctx ended, and an error when it can't listen,
+// load the one model or read the list. It has joined all it started when it returns.
 func (s *Server) Run(ctx context.Context) error {
 	httpListener, err := listen(ctx, s.cfg.HTTP, "--http_port")
 	if err != nil {
@@ -48,13 +48,9 @@ func (s *Server) Run(ctx context.Context) error {
 		s.serveGRPC(run, group, grpcListener)
 	}
 	group.Go(func() error {
-		if err := s.model.load(run); err != nil {
-			if ctx.Err() != nil {
-				return nil //nolint:nilerr // told to stop while loading
-			}
+		if err := s.serves.run(run); err != nil && ctx.Err() == nil { // else told to stop while loading
 			return err
 		}
-		s.logLoaded(run)
 		return nil
 	})
 	group.Go(func() error {
@@ -63,8 +59,8 @@ func (s *Server) Run(ctx context.Context) error {
 		return nil
 	})
 	err = group.Wait()
-	if unloadErr := s.model.unload(); unloadErr != nil {
-		s.log.WarnContext(ctx, "freeing the model failed", "err", unloadErr)
+	if closeErr := s.serves.close(); closeErr != nil {
+		s.log.WarnContext(ctx, "freeing the model failed", "err", closeErr)
 	}
 	return err
 }
@@ -81,14 +77,14 @@ func listen(ctx context.Context, addr, flag string) (net.Listener, error) {
 	return l, nil
 }
 
-func (s *Server) logLoaded(ctx context.Context) {
-	st := s.model.status.Load()
+func (s *Server) logLoaded(ctx context.Context, m *model) {
+	st := m.status.Load()
 	if st.metadata == nil {
 		return
 	}
 	s.log.LogAttrs(ctx, slog.LevelInfo, "model loaded",
 		slog.String("backend", st.metadata.Properties["backend"]), slog.String("version", st.version),
-		slog.Duration("took", time.Duration(s.model.loadTime.Load())))
+		slog.Duration("took", time.Duration(m.loadTime.Load())))
 }
 
 // serveHTTP serves REST, and gRPC over HTTP/2 without TLS, on l until ctx ends.

@@ -29,12 +29,14 @@ type Session interface {
 	Close() error
 }
 
-// Config says what to serve and where. Model, Dir, HTTP and Open are required.
+// Config says what to serve and where. HTTP, Open, and either Model and Dir or Many are required.
 type Config struct {
 	// Model is the name under which the model answers.
 	Model string
 	// Dir holds the model; see Find.
 	Dir string
+	// Many, when set, serves the models of a list in place of Model and Dir.
+	Many *Many
 	// Open loads the file. It runs in a goroutine of Run's.
 	Open func(ctx context.Context, path string) (Session, error)
 	// HTTP and GRPC are addresses to listen on, host:port; port 0 takes a free one. The HTTP
@@ -82,11 +84,12 @@ const (
 	serverName      = "stationmaster-onnx"
 )
 
-// Server serves one model. It is made by New and run once.
+// Server serves one model or many. It is made by New and run once.
 type Server struct {
 	cfg     Config
 	log     *slog.Logger
-	model   *model
+	serves  served
+	model   *model // the one; nil where there are many
 	metrics *metrics
 	held    *held
 	// draining is set when Run's context has ended: what is asked is answered, and new
@@ -94,24 +97,26 @@ type Server struct {
 	draining atomic.Bool
 }
 
-// ready is an error while requests should go elsewhere. A server whose model was unloaded at a
-// client's wish is ready, as Triton is: were it not, no gateway would lead a later load to it.
+// ready is an error while requests should go elsewhere.
 func (s *Server) ready() error {
 	if s.draining.Load() {
 		return errdef.New(errdef.ErrUnavailable, "the server is shutting down")
 	}
-	if s.model.away() {
-		return nil
-	}
-	return s.model.checkReady(s.cfg.Model, "")
+	return s.serves.serving()
 }
 
 // New checks the configuration. It starts nothing and opens nothing.
 func New(cfg Config) (*Server, error) {
 	switch {
-	case cfg.Model == "":
+	case cfg.Many != nil && (cfg.Model != "" || cfg.Dir != ""):
+		return nil, errdef.New(errdef.ErrInvalid, "--models_config names all models; leave --model_name and --model_dir out")
+	case cfg.Many != nil && (cfg.Many.List == "" || cfg.Many.Fetch == nil):
+		return nil, errdef.New(errdef.ErrInvalid, "many models need a list and something that fetches them; set --models_config")
+	case cfg.Many != nil && (cfg.Many.Budget < 0 || cfg.Many.Wait < 0):
+		return nil, errdef.New(errdef.ErrInvalid, "the memory or the time for loading models is negative; set --memory_budget and --load_wait to more than 0")
+	case cfg.Many == nil && cfg.Model == "":
 		return nil, errdef.New(errdef.ErrInvalid, "no model name is given; set --model_name")
-	case cfg.Dir == "":
+	case cfg.Many == nil && cfg.Dir == "":
 		return nil, errdef.New(errdef.ErrInvalid, "no model directory is given; set --model_dir")
 	case cfg.HTTP == "":
 		return nil, errdef.New(errdef.ErrInvalid, "no HTTP address is given; set --http_port")
@@ -148,9 +153,19 @@ func New(cfg Config) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, log: log.With("model", cfg.Model), held: newHeld(cfg.MaxHeldBytes, cfg.HeldWait)}
-	s.model = newModel(&s.cfg)
-	s.metrics = newMetrics(s.model)
+	s := &Server{cfg: cfg, log: log, held: newHeld(cfg.MaxHeldBytes, cfg.HeldWait)}
+	t := newTurns(cfg.Parallel, cfg.Queue)
+	s.metrics = newMetrics(t)
+	if cfg.Many != nil {
+		f := newFleet(&s.cfg, t, log)
+		s.metrics.ofFleet(f)
+		s.serves = f
+		return s, nil
+	}
+	s.log = log.With("model", cfg.Model)
+	s.model = newModel(cfg.Model, cfg.Dir, cfg.Open, t)
+	s.metrics.ofModel(s.model)
+	s.serves = single{s, s.model}
 	return s, nil
 }
 
@@ -169,7 +184,7 @@ func (s *Server) metadata() *oip.ServerMetadata {
 // infer answers one request of either protocol edge and counts it.
 func (s *Server) infer(ctx context.Context, protocol string, req *oip.InferRequest) (*oip.InferResponse, error) {
 	start := time.Now()
-	res, err := s.model.infer(ctx, req)
+	res, err := s.serves.infer(ctx, req)
 	s.metrics.observe(protocol, req, err, time.Since(start))
 	if err != nil && errdef.KindOf(err) == errdef.ErrInternal {
 		s.log.LogAttrs(ctx, slog.LevelError, "inference failed", slog.Any("err", err))

@@ -1,5 +1,5 @@
-// Package v1alpha1 is the published contract of ServingRuntime and ClusterServingRuntime,
-// field for field the one that KServe serves as serving.kserve.io/v1alpha1. It holds types
+// Package v1alpha1 is the published contract of ServingRuntime, ClusterServingRuntime and
+// TrainedModel, field for field the one that KServe serves as serving.kserve.io/v1alpha1. It holds types
 // only; selection and merging live in internal/catalogue and internal/manifest.
 //
 // +kubebuilder:object:generate=true
@@ -19,7 +19,8 @@ var GroupVersion = schema.GroupVersion{Group: "serving.kserve.io", Version: "v1a
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&ServingRuntime{}, &ServingRuntimeList{},
-		&ClusterServingRuntime{}, &ClusterServingRuntimeList{})
+		&ClusterServingRuntime{}, &ClusterServingRuntimeList{},
+		&TrainedModel{}, &TrainedModelList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }
