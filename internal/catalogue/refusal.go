@@ -70,8 +70,8 @@ func refuse(r Request, c candidate) string {
 		return "doesn't serve " + r.Format.Name
 	case isTrue(c.spec.Disabled):
 		return "is disabled"
-	case isTrue(c.spec.MultiModel):
-		return "serves many models from one replica (multiModel), which isn't supported"
+	case isTrue(c.spec.MultiModel) && !r.NoModel:
+		return "serves many models from one replica (multiModel); leave the model's storage out and make a TrainedModel for each"
 	case !slices.ContainsFunc(named, r.serves):
 		return fmt.Sprintf("serves %s only in version %s; set modelFormat.version to one of them or leave it out", r.Format.Name, versions(named))
 	case !slices.ContainsFunc(auto, r.serves):

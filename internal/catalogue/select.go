@@ -26,6 +26,9 @@ type Request struct {
 	Protocol servingv1alpha1.Protocol
 	// MultiNode says that the predictor has a workerSpec.
 	MultiNode bool
+	// NoModel says that the predictor brings no model of its own, so that a runtime which serves
+	// many, as TrainedModels, comes first.
+	NoModel bool
 }
 
 // RequestOf returns the request of a defaulted predictor, and false for one without a model,
@@ -35,6 +38,7 @@ func RequestOf(p *servingv1beta1.PredictorSpec) (Request, bool) {
 		return Request{}, false
 	}
 	r := Request{Format: p.Model.ModelFormat, MultiNode: p.WorkerSpec != nil}
+	r.NoModel = p.Model.StorageURI == nil && p.Model.Storage == nil && len(p.StorageURIs) == 0
 	if p.Model.Runtime != nil {
 		r.Runtime = *p.Model.Runtime
 	}
@@ -66,7 +70,8 @@ type candidate struct {
 }
 
 // Select returns the runtime that serves the request, by KServe's rules and in its order
-// (pkg/apis/serving/v1beta1/predictor_model.go): a named runtime is looked up in the namespace
+// (pkg/apis/serving/v1beta1/predictor_model.go), but that a multiModel runtime is chosen for a
+// predictor without a model, which KServe has named: a named runtime is looked up in the namespace
 // first and then in the cluster; otherwise the best of the namespace's that fit comes before
 // the best of the cluster's. The order of the two lists has no influence. Every error is a
 // *SelectionError.
@@ -151,11 +156,20 @@ func (r Request) effectiveProtocol() servingv1alpha1.Protocol {
 // better orders two candidates of one scope that both fit; negative means a comes first.
 func (r Request) better(a, b candidate) int {
 	return cmp.Or(
+		many(b.spec)-many(a.spec),
 		cmp.Compare(r.priority(b.spec), r.priority(a.spec)),
 		cmp.Compare(lowest(a), lowest(b)),
 		cmp.Compare(b.createdUnix, a.createdUnix),
 		strings.Compare(a.name, b.name),
 	)
+}
+
+// many is 1 for a runtime that serves many models, and 0 for others.
+func many(s *servingv1alpha1.ServingRuntimeSpec) int {
+	if isTrue(s.MultiModel) {
+		return 1
+	}
+	return 0
 }
 
 // priority returns that of the first entry with the format's name, whatever its version or

@@ -46,6 +46,11 @@ func request(format, version, protocol string) catalogue.Request {
 	return r
 }
 
+func noModel(r catalogue.Request) catalogue.Request {
+	r.NoModel = true
+	return r
+}
+
 func multiNode(r catalogue.Request) catalogue.Request { r.MultiNode = true; return r }
 
 func TestOutcomesEqualKServes(t *testing.T) {
@@ -89,6 +94,8 @@ func TestOutcomesEqualKServes(t *testing.T) {
 		"vLLM without a protocol":             {request("vLLM", "", ""), "kserve-vllmserver", ""},
 		"vllm, in the wrong case":             {request("vllm", "", ""), "none", ""},
 		"openvino":                            {request("openvino", "", ""), "none", "kserve-openvino"},
+		"onnx that brings no model":           {noModel(request("onnx", "", "v2")), "kserve-tritonserver", "stationmaster-onnx-multi"},
+		"sklearn that brings no model":        {noModel(request("sklearn", "", "")), "kserve-sklearnserver", ""},
 		"gguf":                                {request("gguf", "", ""), "none", "stationmaster-llamacpp"},
 		"unknown":                             {request("spss", "", ""), "none", ""},
 	} {
@@ -235,6 +242,7 @@ func genRequest(t *rapid.T) catalogue.Request {
 	r := request(rapid.SampledFrom([]string{"onnx", "sklearn"}).Draw(t, "want"), rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "version"),
 		rapid.SampledFrom([]string{"", "v1", "v2", "grpc-v2"}).Draw(t, "protocol"))
 	r.MultiNode = rapid.IntRange(0, 4).Draw(t, "nodes") == 0
+	r.NoModel = rapid.Bool().Draw(t, "no model")
 	r.Runtime = rapid.SampledFrom([]string{"", "", "", "a", "e"}).Draw(t, "runtime")
 	return r
 }

@@ -39,7 +39,8 @@ type Verdict struct {
 }
 
 // Admit decides about an object in the words of an API server that has the full CRD and
-// KServe's admission: it checks fields, then Validate, ValidateRuntime or ValidateRevision. An
+// KServe's admission: it checks fields, then Validate, ValidateRuntime, ValidateRevision or
+// ValidateTrainedModel. An
 // update that leaves spec and annotations alone isn't validated again, so that stricter rules
 // of a later version don't lock an object.
 //
@@ -97,6 +98,9 @@ func (v *Verdict) judge(obj, old Object, runtimes func() []NamedRuntime) {
 	case *smv1alpha1.Revision:
 		before, _ := old.(*smv1alpha1.Revision)
 		v.Refused = ValidateRevision(o, before)
+	case *v1alpha1.TrainedModel:
+		before, _ := old.(*v1alpha1.TrainedModel)
+		v.Refused = ValidateTrainedModel(o, before)
 	case *v1alpha1.ServingRuntime:
 		spec = &o.Spec
 	case *v1alpha1.ClusterServingRuntime:

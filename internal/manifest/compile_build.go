@@ -62,6 +62,12 @@ func buildModel(in Input, p part, dot *subject, local *LocalRuntime) (built, err
 		local.adopt(over)
 		b.local = local
 	}
+	if isTrue(in.Runtime.MultiModel) && ReadsModelList(in.Runtime) {
+		if e.hasModel {
+			return b, fmt.Errorf("%s.model: the runtime %s serves many models: leave the model's storage out, and make a TrainedModel for each", p.path, in.RuntimeName)
+		}
+		mountModelList(&b, in.Service.Name)
+	}
 	r := renderer{dot: dot}
 	for i, c := range b.containers {
 		if c.Name != ServerContainer && c.Name != TransformerContainer {

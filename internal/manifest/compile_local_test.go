@@ -45,7 +45,11 @@ func TestEveryShippedRuntimeSaysHowItRunsLocally(t *testing.T) {
 				t.Errorf("command %q, install %q", l.Command, l.Install)
 			}
 			format := r.Spec.SupportedModelFormats[0].Name
-			is := service(t, "predictor: {model: {modelFormat: {name: "+format+"}, storageUri: 'file:///m'}}")
+			storage := ", storageUri: 'file:///m'"
+			if m := r.Spec.MultiModel; m != nil && *m {
+				storage = ""
+			}
+			is := service(t, "predictor: {model: {modelFormat: {name: "+format+"}"+storage+"}}")
 			c := compiled(t, manifest.Input{
 				Service: is, Component: spec.Predictor, Runtime: &r.Spec, RuntimeName: r.Name,
 				RuntimeKind: catalogue.KindClusterServingRuntime, RuntimeAnnotations: r.Annotations,

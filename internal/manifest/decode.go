@@ -34,6 +34,7 @@ var kinds = map[schema.GroupVersionKind]func() Object{
 	v1beta1.GroupVersion.WithKind("InferenceService"):       func() Object { return &v1beta1.InferenceService{} },
 	v1alpha1.GroupVersion.WithKind("ServingRuntime"):        func() Object { return &v1alpha1.ServingRuntime{} },
 	v1alpha1.GroupVersion.WithKind("ClusterServingRuntime"): func() Object { return &v1alpha1.ClusterServingRuntime{} },
+	v1alpha1.GroupVersion.WithKind("TrainedModel"):          func() Object { return &v1alpha1.TrainedModel{} },
 	smv1alpha1.GroupVersion.WithKind("Revision"):            func() Object { return &smv1alpha1.Revision{} },
 	smv1alpha1.GroupVersion.WithKind("Route"):               func() Object { return &smv1alpha1.Route{} },
 }

@@ -35,7 +35,8 @@ const (
 	noAutoscaler = "it is an old spelling; give scaleMetric and scaleTarget"
 	noWorkers    = "serving over several nodes isn't there yet; the model must fit one machine"
 	noVolume     = "this kind of volume needs a cluster; on one machine use emptyDir, hostPath, persistentVolumeClaim, configMap or secret"
-	noModelMesh  = "engines that serve many models which come and go (ModelMesh) aren't run"
+	noModelMesh  = "engines are reached at their own ports, without ModelMesh's puller and router"
+	noModelList  = "TrainedModels are served by engines alone that take them from " + ModelListDir + "/" + ModelListKey + ", as the runtime stationmaster-onnx-multi does; others aren't told to load and unload models"
 )
 
 // effects holds every struct type whose fields are looked at, and each of its fields. A test
@@ -149,8 +150,11 @@ var effects = map[reflect.Type]fields{
 
 	reflect.TypeFor[v1alpha1.ServingRuntimeSpec](): join(runtimePodEffects, fields{
 		"supportedModelFormats": works, "disabled": works, "protocolVersions": works,
-		"workerSpec":   notYet(noWorkers),
-		"multiModel":   notYet(noModelMesh).except(func(v, _ reflect.Value) bool { return !v.Elem().Bool() }),
+		"workerSpec": notYet(noWorkers),
+		"multiModel": notYet(noModelList).except(func(v, holder reflect.Value) bool {
+			s, is := holder.Interface().(v1alpha1.ServingRuntimeSpec)
+			return !v.Elem().Bool() || is && ReadsModelList(&s)
+		}),
 		"grpcEndpoint": notYet(noModelMesh), "grpcDataEndpoint": notYet(noModelMesh), "httpDataEndpoint": notYet(noModelMesh),
 		"replicas": notYet(noModelMesh), "storageHelper": notYet(noModelMesh), "builtInAdapter": notYet(noModelMesh),
 	}),
