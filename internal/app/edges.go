@@ -6,6 +6,9 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"path"
+	"path/filepath"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -64,6 +67,21 @@ func ensureRuntimeOnce(ctx context.Context, c client.Client, r *v1alpha1.Cluster
 	}
 	r.ResourceVersion = old.ResourceVersion
 	return c.Update(ctx, r)
+}
+
+// modelAt returns where an engine of this machine finds what the URI of a trained model names,
+// which the engine fetches itself: a path relative to where the control plane runs, or a claim's
+// path, is an absolute one to it.
+func modelAt(base, claims, namespace, uri string) string {
+	if rest, ok := strings.CutPrefix(uri, "pvc://"); ok {
+		claim, sub, _ := strings.Cut(rest, "/")
+		return filepath.Join(claims, namespace, path.Clean("/"+claim), path.Clean("/"+sub))
+	}
+	at, isURL := strings.CutPrefix(uri, "file://")
+	if !isURL && strings.Contains(uri, "://") || filepath.IsAbs(at) || strings.HasPrefix(at, "localhost/") {
+		return uri
+	}
+	return filepath.Join(base, at)
 }
 
 // models lets the platform fetch from the store by namespace.

@@ -84,3 +84,22 @@ func TestOperatorsThatShipTheSameRuntimeAtOnceAgree(t *testing.T) {
 		})
 	}
 }
+
+func TestATrainedModelIsWhereItsEngineFindsIt(t *testing.T) {
+	for uri, want := range map[string]string{
+		"models/a":              "/work/models/a",
+		"file://models/a":       "/work/models/a",
+		"/models/a":             "/models/a",
+		"file:///models/a":      "file:///models/a",
+		"file://localhost/a":    "file://localhost/a",
+		"https://x/a":           "https://x/a",
+		"pvc://claim/a/b":       "/claims/team/claim/a/b",
+		"pvc://claim":           "/claims/team/claim",
+		"pvc://../../etc/a":     "/claims/team/etc/a",
+		"pvc://claim/../../etc": "/claims/team/claim/etc",
+	} {
+		if got := modelAt("/work", "/claims", "team", uri); got != want {
+			t.Errorf("%s: %s, want %s", uri, got, want)
+		}
+	}
+}

@@ -162,6 +162,9 @@ func (s *standalone) buildPlatform() error {
 	s.control = control.New(control.Config{
 		Domain: s.cfg.Domain, HTTP: s.gateway.Addrs().HTTP, GRPC: s.gateway.Addrs().GRPC,
 		ComponentAddress: newAddresses(port).of, OneMachine: true, Scaling: &s.board, Logger: s.cfg.Logger,
+		ModelAt: func(namespace, uri string) string {
+			return modelAt(cwd, filepath.Join(s.cfg.DataDir, "pvc"), namespace, uri)
+		},
 	}, s.platform, &s.table)
 	s.autoscaler = autoscale.New(&s.board, s.cfg.Logger)
 	s.meter = measure.New(&s.board, s.platform, s.cfg.Logger)

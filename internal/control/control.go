@@ -62,6 +62,9 @@ type Config struct {
 	// the API's admission has refused what isn't valid. Otherwise the reconciler refuses it in the
 	// status, and components are reached by their names within the cluster.
 	OneMachine bool
+	// ModelAt returns where an engine that fetches a trained model itself finds what a URI of a
+	// namespace names. Nil means at the URI as it is written.
+	ModelAt func(namespace, uri string) string
 	// Drain is how long a revision runs on after its traffic moved away: as long as those who
 	// route may take to hear of it. Zero means plan.DrainDelay.
 	Drain time.Duration
@@ -115,6 +118,9 @@ type Controller struct {
 	// routes holds each service's line of the routing table; rollouts what plan must remember.
 	routes   map[spec.ServiceKey]route.Service
 	rollouts map[spec.ServiceKey]map[spec.Component]plan.Rollout
+	// lists holds the trained models that each service's engines were told to serve, with the
+	// generation that was told.
+	lists map[spec.ServiceKey]map[string]int64
 	// unseen are services that existed at the start and weren't looked at yet.
 	unseen map[spec.ServiceKey]bool
 }
@@ -135,6 +141,7 @@ func New(cfg Config, p platform.Platform, table *state.Topic[route.Table]) *Cont
 		written:  map[types.UID]client.Object{},
 		routes:   map[spec.ServiceKey]route.Service{},
 		rollouts: map[spec.ServiceKey]map[spec.Component]plan.Rollout{},
+		lists:    map[spec.ServiceKey]map[string]int64{},
 		unseen:   map[spec.ServiceKey]bool{},
 	}
 }
@@ -188,7 +195,13 @@ func (c *Controller) Run(ctx context.Context, config *rest.Config) error {
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: events.Events("")})
 	c.events = broadcaster.NewRecorder(sch, corev1.EventSource{Component: "stationmaster"})
 
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.TrainedModel{}, byService, indexByService); err != nil {
+		return fmt.Errorf("index trained models: %w", err)
+	}
 	changed := make(chan event.GenericEvent)
+	if err := c.buildTrainedModel(mgr); err != nil {
+		return err
+	}
 	if err := c.build(mgr, changed); err != nil {
 		return err
 	}
@@ -254,6 +267,7 @@ func (c *Controller) build(mgr ctrl.Manager, changed chan event.GenericEvent) er
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.ServingRuntime{}, handler.EnqueueRequestsFromMapFunc(c.everyService),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.TrainedModel{}, handler.EnqueueRequestsFromMapFunc(serviceOf), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		// What we own and somebody else deletes or edits is put right.
 		Owns(&smv1alpha1.Revision{}, builder.WithPredicates(notCreated{})).
 		Owns(&smv1alpha1.Route{}, builder.WithPredicates(notCreated{})).

@@ -41,6 +41,9 @@ type service struct {
 	// runtimeName and runtimeKind name the predictor's runtime; empty for a custom container.
 	runtimeName, runtimeKind string
 	notInEffect              []manifest.NotInEffect
+	// models are the trained models that it serves, with their generations; nil where it serves
+	// one of its own.
+	models map[string]int64
 }
 
 // component is one component of a service on its way to revisions.
@@ -104,6 +107,10 @@ func (c *Controller) reconcile(ctx context.Context, key spec.ServiceKey, is *v1b
 		return time.Time{}, fmt.Errorf("observe: %w", err)
 	}
 	s.observed = observed
+	// An engine starts with its list in place.
+	if err := c.listModels(ctx, s); err != nil {
+		return time.Time{}, err
+	}
 	s.plan = plan.Next(c.desired(s), observed, time.Now())
 	c.remember(s)
 	c.subjects(s)
@@ -124,6 +131,7 @@ func (c *Controller) reconcile(ctx context.Context, key spec.ServiceKey, is *v1b
 	if err := c.platform.Apply(ctx, key, want); err != nil {
 		return time.Time{}, fmt.Errorf("apply: %w", err)
 	}
+	c.listed(s)
 	if err := c.writeRoute(ctx, s); err != nil {
 		return time.Time{}, err
 	}

@@ -54,6 +54,9 @@ func (c *Controller) finalize(ctx context.Context, key spec.ServiceKey, is *v1be
 			return reconcile.Result{}, fmt.Errorf("delete revision %s: %w", revisions.Items[i].Name, err)
 		}
 	}
+	if err := c.removeModels(ctx, key); err != nil {
+		return reconcile.Result{}, err
+	}
 	r := &smv1alpha1.Route{}
 	r.Namespace, r.Name = key.Namespace, key.Name
 	if err := c.client.Delete(ctx, r); err != nil && !apierrors.IsNotFound(err) {

@@ -121,6 +121,9 @@ func (c *Controller) ingress(s *service) verdict {
 		return verdict{corev1.ConditionUnknown, "NoReadyReplica", fmt.Sprintf("the %s has no ready replica; requests are answered with 503", entry)}
 	}
 	v := verdict{status: corev1.ConditionTrue}
+	if s.models != nil {
+		return v // its models have the names that it answers to
+	}
 	other, tie, taken := c.nameTaken(s.key, s.asWritten.CreationTimestamp.Time, s.key.Name)
 	if !taken {
 		return v

@@ -23,6 +23,7 @@ import (
 
 	toolscache "k8s.io/client-go/tools/cache"
 
+	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/route"
@@ -60,10 +61,12 @@ const unknownKinds = time.Second
 
 // Follower follows one cluster. Make it with New and drive it with Run.
 type Follower struct {
-	cfg    Config
-	cache  cache.Cache
-	synced chan struct{}
-	queue  workqueue.TypedRateLimitingInterface[spec.ServiceKey]
+	cfg   Config
+	cache cache.Cache
+	// indexed is set once trained models are indexed; it is Run's.
+	indexed bool
+	synced  chan struct{}
+	queue   workqueue.TypedRateLimitingInterface[spec.ServiceKey]
 
 	mu    sync.Mutex
 	lines map[spec.ServiceKey]route.Service
@@ -74,7 +77,7 @@ type Follower struct {
 // New makes a follower; it starts nothing.
 func New(cfg Config) (*Follower, error) {
 	sch := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{v1beta1.AddToScheme, smv1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, v1beta1.AddToScheme, smv1alpha1.AddToScheme} {
 		if err := add(sch); err != nil {
 			return nil, fmt.Errorf("build scheme: %w", err)
 		}
@@ -176,6 +179,14 @@ func (f *Follower) watch(ctx context.Context) error {
 		{object: &v1beta1.InferenceService{}, key: ofItself},
 		{object: &smv1alpha1.Route{}, key: ofService},
 		{object: &smv1alpha1.Revision{}, key: ofService},
+		{object: &v1alpha1.TrainedModel{}, key: ofTrainedModel},
+	}
+	if !f.indexed {
+		index := func(o client.Object) []string { return []string{ofTrainedModel(o).Name} }
+		if err := f.cache.IndexField(ctx, &v1alpha1.TrainedModel{}, byService, index); err != nil {
+			return fmt.Errorf("index trained models: %w", err)
+		}
+		f.indexed = true
 	}
 	for i := range watches {
 		var err error
@@ -193,7 +204,8 @@ func (f *Follower) watch(ctx context.Context) error {
 			}
 		}
 		if _, err := w.informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: enqueue, UpdateFunc: func(_, obj any) { enqueue(obj) }, DeleteFunc: enqueue,
+			// The old one may be of another service.
+			AddFunc: enqueue, UpdateFunc: func(old, obj any) { enqueue(old); enqueue(obj) }, DeleteFunc: enqueue,
 		}); err != nil {
 			return fmt.Errorf("watch %T: %w", w.object, err)
 		}
@@ -203,6 +215,17 @@ func (f *Follower) watch(ctx context.Context) error {
 
 func ofService(o client.Object) spec.ServiceKey {
 	return spec.ServiceKey{Namespace: o.GetNamespace(), Name: o.GetLabels()[smv1alpha1.LabelService]}
+}
+
+// byService is the index of trained models by the service that they name.
+const byService = "spec.inferenceService"
+
+func ofTrainedModel(o client.Object) spec.ServiceKey {
+	key := spec.ServiceKey{Namespace: o.GetNamespace()}
+	if tm, ok := o.(*v1alpha1.TrainedModel); ok {
+		key.Name = tm.Spec.InferenceService
+	}
+	return key
 }
 
 // first makes the first table whole, before anything is answered by it.
@@ -263,6 +286,11 @@ func (f *Follower) look(ctx context.Context, key spec.ServiceKey) error {
 	if s.Observed, err = f.cfg.Replicas.Observe(ctx, key); err != nil {
 		return fmt.Errorf("observe %s: %w", key, err)
 	}
+	var models v1alpha1.TrainedModelList
+	if err := f.cache.List(ctx, &models, client.InNamespace(key.Namespace), client.MatchingFields{byService: key.Name}); err != nil {
+		return fmt.Errorf("list trained models of %s: %w", key, err)
+	}
+	s.Models = routing.ModelNames(s.Revisions, models.Items)
 	s.Components = components(&is, &r, s.Observed)
 	line := routing.Line(s)
 	if is.Labels[routing.VisibilityLabel] == routing.ClusterLocal {

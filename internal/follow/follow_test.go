@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/config/crd"
@@ -45,7 +46,7 @@ func start(t *testing.T) (*kubeapi.Server, client.Client) {
 		t.Fatal("the API wasn't ready within a minute")
 	}
 	sch := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1beta1.AddToScheme, smv1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToScheme, v1beta1.AddToScheme, smv1alpha1.AddToScheme} {
 		if err := add(sch); err != nil {
 			t.Fatal(err)
 		}
@@ -227,4 +228,55 @@ func TestATableFollowsTheCluster(t *testing.T) {
 		return !ok
 	})
 	stop()
+}
+
+func TestTrainedModelsComeAndGo(t *testing.T) {
+	api, c := start(t)
+	ctx := t.Context()
+	key := spec.ServiceKey{Namespace: "default", Name: "many"}
+	create := func(o client.Object) {
+		t.Helper()
+		if err := c.Create(ctx, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is := &v1beta1.InferenceService{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	is.Spec.Predictor.Model = &v1beta1.ModelSpec{ModelFormat: v1beta1.ModelFormat{Name: "onnx"}}
+	create(is)
+	list := corev1.Volume{Name: "list", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "modelconfig-many-0"}}}}
+	rev := &smv1alpha1.Revision{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "many-predictor-00001", Labels: map[string]string{smv1alpha1.LabelService: key.Name, smv1alpha1.LabelComponent: "predictor"}},
+		Spec:       smv1alpha1.RevisionSpec{Service: key.Name, Component: "predictor", Hash: "1"},
+	}
+	rev.Spec.PodTemplate.Spec.Containers = []corev1.Container{{Name: "kserve-container", Image: "engine"}}
+	rev.Spec.PodTemplate.Spec.Volumes = []corev1.Volume{list}
+	create(rev)
+
+	var table state.Topic[route.Table]
+	f, err := follow.New(follow.Config{API: api.RESTConfig(), Domain: "example.com", Replicas: memory.New(memory.Config{}), Table: &table})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, "the follower", f.Run)
+	leads := func(model string) func(*route.Table) bool {
+		return func(table *route.Table) bool {
+			m, err := table.Model(model, "/")
+			return err == nil && m.Service.Key == key
+		}
+	}
+	tm := &v1alpha1.TrainedModel{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "m"}}
+	tm.Spec = v1alpha1.TrainedModelSpec{InferenceService: key.Name, Model: v1alpha1.ModelSpec{StorageURI: "https://x/m", Framework: "onnx"}}
+	create(tm)
+	before := tm.DeepCopy()
+	for _, typ := range []v1alpha1.TrainedModelConditionType{v1alpha1.TrainedModelIsMultiModel, v1alpha1.TrainedModelFrameworkSupported, v1alpha1.TrainedModelMemoryAvailable} {
+		tm.Status.Conditions = append(tm.Status.Conditions, v1alpha1.TrainedModelCondition{Type: typ, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()})
+	}
+	if err := c.Status().Patch(ctx, tm, client.MergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+	until(t, &table, "the model leads to its service", leads("m"))
+	if err := c.Delete(ctx, tm); err != nil {
+		t.Fatal(err)
+	}
+	until(t, &table, "the model is gone", func(table *route.Table) bool { return !leads("m")(table) })
 }

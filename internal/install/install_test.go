@@ -14,6 +14,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
+	"stationmaster.dev/stationmaster/config/crd"
 	"stationmaster.dev/stationmaster/internal/install"
 )
 
@@ -46,8 +47,12 @@ func TestManifestIsDocumentsInTheOrderTheyAreNeeded(t *testing.T) {
 		}
 		kinds = append(kinds, o.Kind)
 	}
-	if first := slices.Index(kinds, "Namespace"); first != 5 || kinds[0] != "CustomResourceDefinition" {
-		t.Errorf("want five definitions, then the namespace; got %v", kinds)
+	definitions, err := crd.Full()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first := slices.Index(kinds, "Namespace"); first != len(definitions) || kinds[0] != "CustomResourceDefinition" {
+		t.Errorf("want all definitions, then the namespace; got %v", kinds)
 	}
 	if slices.Index(kinds, "Deployment") < slices.Index(kinds, "ServiceAccount") {
 		t.Errorf("a Deployment comes before its account: %v", kinds)

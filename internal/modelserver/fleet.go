@@ -1,7 +1,6 @@
 package modelserver
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -168,103 +167,6 @@ func (f *fleet) close() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// refresh reads the list if it changed.
-func (f *fleet) refresh(ctx context.Context) error {
-	f.reading.Lock()
-	defer f.reading.Unlock()
-	info, err := os.Stat(f.many.List)
-	if err != nil {
-		return fmt.Errorf("the list of models: %w; check --models_config", err)
-	}
-	if f.read != nil && os.SameFile(info, f.seen) && info.ModTime().Equal(f.seen.ModTime()) && info.Size() == f.seen.Size() {
-		return nil
-	}
-	raw, err := os.ReadFile(f.many.List)
-	if err != nil {
-		return fmt.Errorf("the list of models: %w", err)
-	}
-	if f.read != nil && bytes.Equal(raw, f.read) {
-		f.seen = info
-		return nil
-	}
-	want, err := readList(raw)
-	if err != nil {
-		return err
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.read, f.seen = raw, info
-	came, went := f.become(want)
-	f.log.InfoContext(ctx, "the list of models changed", "models", len(want), "new", came, "gone", went)
-	return nil
-}
-
-// become makes the models those of a list.
-func (f *fleet) become(want []wanted) (came, went int) {
-	names := make(map[string]bool, len(want))
-	for _, w := range want {
-		names[w.name] = true
-		old := f.models[w.name]
-		if old != nil && old.as == w {
-			continue
-		}
-		if old != nil {
-			f.retire(old)
-		}
-		f.next++
-		l := &listed{as: w, model: newModel(w.name, "", f.open, f.turns), key: fmt.Sprintf("%s#%d", w.name, f.next)}
-		l.set(oip.StateUnavailable, notAsked)
-		f.models[w.name], f.keys[l.key] = l, l
-		came++
-	}
-	for name, l := range f.models {
-		if !names[name] {
-			delete(f.models, name)
-			f.retire(l)
-			went++
-		}
-	}
-	f.act()
-	return came, went
-}
-
-// retire lets a model go that left the list: when those who use it have their answers.
-func (f *fleet) retire(l *listed) {
-	l.gone = true
-	f.set.Drop(l.key)
-	f.settle(l)
-}
-
-// settle forgets a model that is gone and that nothing holds any more.
-func (f *fleet) settle(l *listed) {
-	if !l.gone || l.attempt != nil || f.set.Holds(l.key) || f.keys[l.key] == nil {
-		return
-	}
-	delete(f.keys, l.key)
-	if l.release != nil {
-		l.release()
-	}
-}
-
-// find returns a model of the list, which is read again for a name that isn't in it.
-func (f *fleet) find(name string) (*listed, error) {
-	f.mu.Lock()
-	l, n := f.models[name], len(f.models)
-	f.mu.Unlock()
-	if l != nil {
-		return l, nil
-	}
-	if err := f.refresh(f.ctx); err == nil {
-		f.mu.Lock()
-		l, n = f.models[name], len(f.models)
-		f.mu.Unlock()
-	}
-	if l == nil {
-		return nil, errdef.New(errdef.ErrNotFound, brief.Sprintf("model %q is not found among the %d models of this server", name, n))
-	}
-	return l, nil
 }
 
 // acquire returns a model that is in memory and stays there until release, loading it if need be.

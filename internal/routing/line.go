@@ -29,6 +29,9 @@ type Service struct {
 	// Revisions are those that the components' routes may name.
 	Revisions []smv1alpha1.Revision
 	Observed  spec.Observed
+	// Models are the names of the trained models that the service serves; nil for a service that
+	// has one model of its own. In place of the service's name they lead to it.
+	Models []string
 }
 
 // The reasons of a component's condition, with the status True, while nothing of it runs for there
@@ -74,6 +77,9 @@ func Line(s Service) route.Service {
 		Entry:      Entry(s.Components),
 		Components: map[spec.Component]route.Backend{},
 		Created:    s.Created,
+	}
+	if s.Models != nil {
+		r.BareNames = s.Models
 	}
 	for i := range s.Components {
 		comp := &s.Components[i]

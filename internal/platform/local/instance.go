@@ -44,6 +44,8 @@ type instance struct {
 	mu       sync.Mutex
 	snapshot spec.Replica
 	leaders  []int // the processes that it consists of, each the leader of its session; nil if some aren't known
+
+	volumes sync.Mutex // held while a volume's files are written
 }
 
 // preparation is what a replica needs before its first process starts.

@@ -254,7 +254,7 @@ func (p *Platform) Capabilities() Capabilities {
 }
 
 // Apply implements platform.Platform. Before Run it only takes note.
-func (p *Platform) Apply(_ context.Context, key spec.ServiceKey, want []platform.Assignment) error {
+func (p *Platform) Apply(ctx context.Context, key spec.ServiceKey, want []platform.Assignment) error {
 	for _, a := range want {
 		if len(a.Workload.Containers) == 0 || a.Replicas < 0 || a.Workload.Service != key || a.Workload.Revision.Name == "" {
 			return errdef.New(errdef.ErrInvalid, fmt.Sprintf("assignment of revision %s to %s: it needs a container, a name, that service, and no negative number of replicas", a.Workload.Revision, key))
@@ -265,10 +265,19 @@ func (p *Platform) Apply(_ context.Context, key spec.ServiceKey, want []platform
 			}
 		}
 	}
+	var running []*instance
 	p.mu.Lock()
 	p.want[key] = slices.Clone(want)
+	for _, r := range p.replicas {
+		if r.w.Service == key && !r.isDraining() {
+			running = append(running, r)
+		}
+	}
 	p.mu.Unlock()
 	p.poke()
+	for _, r := range running {
+		r.refresh(ctx)
+	}
 	return nil
 }
 

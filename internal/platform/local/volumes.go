@@ -1,6 +1,7 @@
 package local
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -41,15 +42,38 @@ func (r *instance) volume(ctx context.Context, v *spec.Volume) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("volume %s: %w", v.Name, err)
 		}
-		return own, writeKeys(own, v, values)
+		return own, r.writeKeys(own, v, values)
 	}
 	return "", errdef.New(errdef.ErrUnsupported, fmt.Sprintf("volume %s is of kind %s, which one machine doesn't have", v.Name, v.Kind))
 }
 
-func writeKeys(dir string, v *spec.Volume, values map[string][]byte) error {
-	if err := os.RemoveAll(dir); err != nil {
-		return err
+// refresh brings the config maps that a replica mounts up to date, as a kubelet does while a pod
+// runs. What can't be read stays as it was.
+func (r *instance) refresh(ctx context.Context) {
+	for i := range r.w.Volumes {
+		v := &r.w.Volumes[i]
+		if v.Kind != spec.VolumeConfigMap || !filepath.IsLocal(v.Name) {
+			continue
+		}
+		own := filepath.Join(r.dir, "volumes", v.Name)
+		if _, err := os.Stat(own); err != nil {
+			continue // the replica is still being prepared, and gets the newest then
+		}
+		values, err := r.object(ctx, "configMap", v.Source, v.Optional)
+		if err == nil {
+			err = r.writeKeys(own, v, values)
+		}
+		if err != nil {
+			r.p.log.Warn("a config map's volume stays as it was", "replica", r.id, "volume", v.Name, "err", err)
+		}
 	}
+}
+
+// writeKeys makes a directory hold a config map's or secret's keys. A running process may have it
+// mounted: files are replaced one by one, and those that stay the same aren't touched.
+func (r *instance) writeKeys(dir string, v *spec.Volume, values map[string][]byte) error {
+	r.volumes.Lock()
+	defer r.volumes.Unlock()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -60,6 +84,7 @@ func writeKeys(dir string, v *spec.Volume, values map[string][]byte) error {
 			paths[key] = key
 		}
 	}
+	keep := map[string]bool{}
 	for key, rel := range paths {
 		value, ok := values[key]
 		switch {
@@ -71,14 +96,32 @@ func writeKeys(dir string, v *spec.Volume, values map[string][]byte) error {
 			return errdef.New(errdef.ErrInvalid, fmt.Sprintf("volume %s: path %s leaves the volume", v.Name, rel))
 		}
 		file := filepath.Join(dir, rel)
-		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-			return err
-		}
-		if err := os.WriteFile(file, value, 0o600); err != nil {
+		keep[file] = true
+		if err := replaceFile(file, value); err != nil {
 			return err
 		}
 	}
-	return nil
+	return filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() || keep[path] {
+			return err
+		}
+		return os.Remove(path)
+	})
+}
+
+// replaceFile makes a file hold a value, at once for whoever reads it.
+func replaceFile(file string, value []byte) error {
+	if have, err := os.ReadFile(file); err == nil && bytes.Equal(have, value) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	next := file + ".stationmaster-new"
+	if err := os.WriteFile(next, value, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(next, file)
 }
 
 // binds returns what a container mounts: the models, read-only, and its volumes.
