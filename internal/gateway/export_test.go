@@ -10,3 +10,16 @@ func Drift(wantStatus int, want string, gotStatus int, got string) (compared, di
 	header := http.Header{"Content-Type": {"application/json"}}
 	return drift(reply{status: wantStatus, header: header, body: []byte(want)}, reply{status: gotStatus, header: header, body: []byte(got)})
 }
+
+// Waiting returns how many requests wait in batches, or of those the ones that nobody waits for.
+func (g *Gateway) Waiting(gone bool) int {
+	g.batches.mu.Lock()
+	defer g.batches.mu.Unlock()
+	n := 0
+	for w := range g.batches.queue.Items {
+		if !gone || w.base().gone.Load() {
+			n++
+		}
+	}
+	return n
+}

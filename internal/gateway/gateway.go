@@ -57,6 +57,8 @@ type Gateway struct {
 	endCopying context.CancelFunc
 	// payloads tells collectors what went through.
 	payloads *payloads.Emitter
+	// batches are requests that wait to go together.
+	batches batches
 }
 
 // New checks the configuration and makes a gateway. It starts nothing.

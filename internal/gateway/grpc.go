@@ -210,6 +210,9 @@ func (c *call) serve() error {
 	if err := c.readFirst(); err != nil {
 		return err
 	}
+	if answered, err := c.serveBatched(); answered {
+		return err
+	}
 	t, e, err := c.hold.pick(c.ctx, c.find)
 	c.record()
 	if err != nil {

@@ -217,7 +217,7 @@ func (x *exchange) serve() {
 		x.fail(tooLarge(max))
 		return
 	}
-	if x.serveOpenAI() {
+	if x.serveOpenAI() || x.serveBatched() {
 		return
 	}
 	t, e, err := x.hold.pick(x.r.Context(), x.find)

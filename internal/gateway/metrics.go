@@ -66,6 +66,7 @@ type metrics struct {
 	mirrored *prometheus.CounterVec
 	// generated are the series of generated text.
 	generated tokenMetrics
+	batched   batchMetrics
 
 	mu      sync.Mutex
 	targets map[targetKey]*targetMetrics
@@ -106,13 +107,15 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Help: "Requests mirrored to a revision, by how its answer compares with the client's.",
 		}, []string{"namespace", "service", "revision", "result"}),
 		generated: newTokenMetrics(),
+		batched:   newBatchMetrics(),
 		targets:   map[targetKey]*targetMetrics{},
 	}
 	m.gateway = m.newTarget(targetKey{})
 	if r == nil {
 		return m, nil
 	}
-	for _, c := range append([]prometheus.Collector{m.requests, m.seconds, m.inflight, m.errors, m.mirrored}, m.generated.collectors()...) {
+	all := append([]prometheus.Collector{m.requests, m.seconds, m.inflight, m.errors, m.mirrored}, m.generated.collectors()...)
+	for _, c := range append(all, m.batched.collectors()...) {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("gateway: register metrics: %w", err)
 		}
@@ -143,11 +146,21 @@ func (m *metrics) newTarget(key targetKey) *targetMetrics {
 func (m *metrics) prune(keep func(targetKey) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	gone := map[spec.ServiceKey]bool{}
+	defer func() {
+		for key := range m.targets {
+			delete(gone, key.service)
+		}
+		for key := range gone {
+			m.batched.forget(key)
+		}
+	}()
 	for key := range m.targets {
 		if keep(key) {
 			continue
 		}
 		delete(m.targets, key)
+		gone[key.service] = true
 		labels := prometheus.Labels{
 			"namespace": key.service.Namespace, "service": key.service.Name, "revision": key.revision,
 		}

@@ -16,6 +16,8 @@ type view struct {
 	endpoints map[*route.Endpoint]*endpoint
 	// grpcAddrs are the addresses that the table has.
 	grpcAddrs map[string]bool
+	// batches says that the requests of some component are put together.
+	batches bool
 	// load is the function that route's picks ask.
 	load func(*route.Endpoint) int64
 }
@@ -86,6 +88,7 @@ func (g *Gateway) newView(table *route.Table) *view {
 	kept := map[placesKey]*places{}
 	seen := g.witnesses.renew(sharing(table))
 	for s, b := range table.Backends {
+		v.batches = v.batches || b.Batch != nil
 		for i := range b.Targets {
 			t := &b.Targets[i]
 			key := targetKey{s.Key, t.Revision}

@@ -196,7 +196,7 @@ var extensionEffects = fields{
 	"scaleMetric": works, "scaleTarget": works, "scaleMetricType": works, "autoScaling": works,
 	"canaryTrafficPercent": works,
 	"logger":               inside,
-	"batcher":              notYet("batching isn't there yet; requests are passed on one by one"),
+	"batcher":              works,
 	"deploymentStrategy":   works,
 }
 

@@ -148,14 +148,14 @@ func TestNotInEffect(t *testing.T) {
 				s.Spec.Explainer = &v1beta1.ExplainerSpec{ART: &v1beta1.ARTExplainerSpec{}}
 			}),
 			want: []string{
-				"spec.explainer.art", "spec.predictor.batcher", "spec.predictor.logger",
+				"spec.explainer.art", "spec.predictor.logger",
 				"spec.predictor.storageContainerName", "spec.predictor.workerSpec",
 			},
 		},
 		"a logger and a batcher": {is: with(func(s is) {
 			s.Spec.Predictor.Logger = &v1beta1.LoggerSpec{Mode: "all", URL: ptr("http://collector/x"), MetadataHeaders: []string{"a"}, MetadataAnnotations: []string{"b"}, BatchSize: ptr(1)}
 			s.Spec.Predictor.Batcher = &v1beta1.Batcher{MaxBatchSize: ptr(8), MaxLatency: ptr(50), Timeout: ptr(5)}
-		}), want: []string{"spec.predictor.batcher"}},
+		})},
 		"a logger to files": {
 			is: with(func(s is) {
 				s.Spec.Transformer = &v1beta1.TransformerSpec{ComponentExtensionSpec: v1beta1.ComponentExtensionSpec{Logger: &v1beta1.LoggerSpec{
@@ -169,9 +169,9 @@ func TestNotInEffect(t *testing.T) {
 		},
 		"a logger and a batcher of a canary": {
 			is: withCanaries(v1beta1.CanarySpec{Predictor: v1beta1.PredictorSpec{Name: "b", ComponentExtensionSpec: v1beta1.ComponentExtensionSpec{
-				Logger: &v1beta1.LoggerSpec{Mode: "all", URL: ptr("http://collector")},
+				Logger: &v1beta1.LoggerSpec{Mode: "all", URL: ptr("http://collector")}, Batcher: &v1beta1.Batcher{},
 			}}}),
-			want: []string{"spec.canary[0].predictor.logger"},
+			want: []string{"spec.canary[0].predictor.batcher", "spec.canary[0].predictor.logger"},
 		},
 		"what speaks of nodes": {
 			is: with(func(s is) {

@@ -119,6 +119,9 @@ func pipelineNotInEffect(is *v1beta1.InferenceService) []NotInEffect {
 		if p.Logger != nil {
 			out = append(out, NotInEffect{Field: at.Child("logger").String(), Reason: "requests to a canary are logged as spec.predictor.logger says"})
 		}
+		if p.Batcher != nil {
+			out = append(out, NotInEffect{Field: at.Child("batcher").String(), Reason: "requests to a canary are put together as spec.predictor.batcher says"})
+		}
 	}
 	return out
 }
