@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"sync"
@@ -47,6 +48,8 @@ type Gateway struct {
 	meters   meters
 	// witnesses count for guarded rollouts.
 	witnesses witnesses
+	// turns are the requests' places in the order in which revisions are chosen.
+	turns turns
 	// cold has a token when a request began to wait for something to be started.
 	cold chan struct{}
 	// relays send the messages of client streams, and copies of requests.
@@ -77,6 +80,7 @@ func New(cfg Config) (*Gateway, error) {
 	if g.payloads, err = payloads.New(payloads.Config{Metrics: cfg.Metrics, Logger: cfg.Logger}); err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
+	g.turns.begin(rand.Uint32())
 	g.drop = g.dropped
 	g.copies = make(chan struct{}, maxCopies)
 	g.copying, g.endCopying = context.WithCancel(context.Background())

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
@@ -309,7 +308,7 @@ func (h *hold) pick(ctx context.Context, find finder) (*route.Target, *route.End
 			return nil, nil, nil
 		}
 		why := forReturn
-		switch t, e := m.Pick(rand.Uint64(), v.load); {
+		switch t, e := m.Pick(h.g.turns.next(), v.load); {
 		case t != nil:
 			if e := h.occupy(v, t, e, nil); e != nil {
 				return t, e, nil
@@ -354,7 +353,7 @@ func (h *hold) refuse(s stay, why reason, m *route.Match) error {
 func (h *hold) another(ctx context.Context, not *route.Endpoint, first bool, m *route.Match, v *view, find finder) (*route.Target, *route.Endpoint) {
 	h.vacate()
 	if first {
-		if t, e := m.PickExcept(rand.Uint64(), v.load, not); t != nil {
+		if t, e := m.PickExcept(h.g.turns.next(), v.load, not); t != nil {
 			if e = h.occupy(v, t, e, not); e != nil {
 				return t, e
 			}

@@ -195,7 +195,7 @@ func (x *exchange) upstreamFailed(err error) {
 // unreached reports that nothing of the request left the gateway.
 func unreached(err error) bool {
 	var up *upstream.Error
-	return errors.As(err, &up) && !up.Sent && (up.Stage == upstream.StageDial || up.Stage == upstream.StageLimit)
+	return errors.As(err, &up) && (up.Stage == upstream.StageDial || up.Stage == upstream.StageLimit)
 }
 
 // undialed reports that there was no connection to be had, which a wait may change.

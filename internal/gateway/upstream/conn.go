@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -265,8 +264,8 @@ func (h *Host) RoundTrip(ctx context.Context, req *Request, into http.Header) (*
 	now := time.Now()
 	deadline := now.Add(req.HeaderTimeout)
 	c := h.take(now, deadline, req.whole)
-	// doubtful says that an engine may have seen the request, and ended over it.
-	doubtful := false
+	// doubt is how an attempt ended that the engine may have seen, and ended over.
+	var doubt error
 	for {
 		if c == nil {
 			var err error
@@ -275,8 +274,8 @@ func (h *Host) RoundTrip(ctx context.Context, req *Request, into http.Header) (*
 				if cause := context.Cause(ctx); cause != nil {
 					return nil, cause
 				}
-				if ours := (*Error)(nil); doubtful && errors.As(err, &ours) {
-					ours.Sent = true
+				if doubt != nil {
+					return nil, doubt
 				}
 				return nil, err
 			}
@@ -289,7 +288,10 @@ func (h *Host) RoundTrip(ctx context.Context, req *Request, into http.Header) (*
 			h.inflight.Add(-1)
 			return nil, err
 		}
-		doubtful = c.peeked
+		doubt = nil
+		if c.peeked {
+			doubt = err
+		}
 		c = nil
 	}
 }

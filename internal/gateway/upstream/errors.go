@@ -29,8 +29,6 @@ type Error struct {
 	Stage Stage
 	Addr  string
 	Err   error
-	// Sent says that the request may have reached the engine, whatever the stage.
-	Sent bool
 }
 
 func (e *Error) Error() string {
