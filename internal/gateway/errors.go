@@ -150,6 +150,9 @@ func writeError(w http.ResponseWriter, path string, err error) int {
 			h["Retry-After-Ms"] = []string{strconv.Itoa(1000 * after)} // which OpenAI's clients read first
 		}
 	}
+	if e.status == http.StatusNotImplemented && openAIPath(path) {
+		h["X-Should-Retry"] = []string{"false"} // OpenAI's clients ask again after any 5xx
+	}
 	if e.status == http.StatusRequestEntityTooLarge {
 		h["Connection"] = []string{"close"}
 	}
@@ -194,7 +197,7 @@ func openAIPath(path string) bool {
 	}
 	first, _, _ := strings.Cut(rest, "/")
 	switch first {
-	case "chat", "completions", "embeddings", "responses", "rerank", "score", "images", "audio", "moderations":
+	case "chat", "completions", "embeddings", "responses", "rerank", "score", "classify", "images", "audio", "moderations":
 		return true
 	}
 	return false

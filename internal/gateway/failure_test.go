@@ -183,7 +183,7 @@ func TestServicesThatCannotAnswerSayWhy(t *testing.T) {
 		want   string
 	}{
 		"no replica":            {"/v2/models/cold/infer", 503, "cold-00001 is loading its model"},
-		"V2 asked of V1":        {"/v2/models/old/infer", 501, "POST /v1/models/old:predict"},
+		"V2 asked of V1":        {"/v2/models/old/generate", 501, "POST /v1/models/old:predict"},
 		"no answer in time":     {"/v2/models/slow/infer", 504, "no response in time"},
 		"space within the path": {"/serving/default/old/a b", 400, ""},
 	}

@@ -46,6 +46,7 @@ type Gateway struct {
 	crowd    crowd
 	stopping chan struct{}
 	meters   meters
+	models   models
 	// witnesses count for guarded rollouts.
 	witnesses witnesses
 	// turns are the requests' places in the order in which revisions are chosen.

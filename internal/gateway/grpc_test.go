@@ -34,6 +34,7 @@ import (
 
 // oipEngine is a real gRPC engine whose one model echoes its inputs.
 type oipEngine struct {
+	inputs []*oip.ModelMetadataResponse_TensorMetadata // nil for x
 	oip.UnimplementedGRPCInferenceServiceServer
 	name  string
 	infer func(context.Context, *oip.ModelInferRequest) (*oip.ModelInferResponse, error)
@@ -60,6 +61,9 @@ func (e *oipEngine) ModelReady(_ context.Context, r *oip.ModelReadyRequest) (*oi
 }
 
 func (e *oipEngine) ModelMetadata(_ context.Context, r *oip.ModelMetadataRequest) (*oip.ModelMetadataResponse, error) {
+	if e.inputs != nil {
+		return &oip.ModelMetadataResponse{Name: r.GetName(), Inputs: e.inputs}, nil
+	}
 	return &oip.ModelMetadataResponse{Name: r.GetName(), Platform: "test", Inputs: []*oip.ModelMetadataResponse_TensorMetadata{
 		{Name: "x", Datatype: "FP32", Shape: []int64{-1, 2}},
 	}}, nil

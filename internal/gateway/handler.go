@@ -52,6 +52,9 @@ type exchange struct {
 	fields  [6]upstream.Field
 	// started says that the response's head went out.
 	started bool
+	// way is how the request is translated for the engine, and toPath then gives the path there.
+	way    way
+	toPath func() string
 }
 
 // serveHTTP answers every request on the HTTP ports.
@@ -271,6 +274,9 @@ func (x *exchange) choose(t *route.Target) {
 func (x *exchange) forward(e *route.Endpoint) {
 	call := x.match.Call
 	t := x.target
+	if x.way = x.wayTo(t.Target); x.way != direct && x.translate(e) {
+		return
+	}
 	v2 := call.Protocol == spec.V2 && call.Op != route.Other
 	if v2 {
 		if err := convert.CheckLengths(x.r.Header); err != nil {

@@ -55,6 +55,9 @@ func (x *exchange) passHTTP(e *route.Endpoint) {
 
 // targetPath is the path and query for the engine that was chosen.
 func (x *exchange) targetPath() string {
+	if x.toPath != nil {
+		return x.toPath()
+	}
 	path := x.match.Path
 	if name, rewrite := engineModel(&x.match, x.target.Target); rewrite {
 		path = x.match.Call.Renamed(path, name)
@@ -173,7 +176,7 @@ func (x *exchange) roundTrip(req *upstream.Request, e *route.Endpoint) (*upstrea
 		if other == nil || other.HTTP == "" {
 			return nil, x.clientError(err)
 		}
-		if !x.ask.suits(&x.match, t) {
+		if !x.ask.suits(&x.match, t) || x.wayTo(t) != x.way {
 			return nil, x.clientError(err)
 		}
 		clear(into)

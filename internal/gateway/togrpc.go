@@ -25,7 +25,7 @@ func (x *exchange) convertToGRPC(e *route.Endpoint) {
 	call := x.match.Call
 	method := http.MethodGet
 	switch call.Op {
-	case route.Infer, route.Load, route.Unload, route.Explain:
+	case route.Infer, route.Load, route.Unload, route.Explain, route.Generate, route.GenerateStream:
 		method = http.MethodPost
 	}
 	if call.Op != route.OtherOfModel && x.r.Method != method {

@@ -6,6 +6,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
+	"stationmaster.dev/stationmaster/internal/translate"
 )
 
 // view is a table with what the gateway keeps for each of its parts, ready for the hot path.
@@ -31,8 +32,11 @@ type target struct {
 	digest   []string
 	// fingerprint is what answers of language models tell of what made them; empty for nothing.
 	fingerprint string
-	metrics     *targetMetrics
-	meter       *meter
+	// settings are what is declared of translations, undeclared what is wrong with them.
+	settings   translate.Settings
+	undeclared error
+	metrics    *targetMetrics
+	meter      *meter
 	// witness is nil while the revision has its component's traffic alone.
 	witness *witness
 }
@@ -98,6 +102,7 @@ func (g *Gateway) newView(table *route.Table) *view {
 				vt.revision = []string{t.Revision}
 			}
 			vt.fingerprint = fingerprint(t)
+			vt.settings, vt.undeclared = translate.ParseSettings(t.Translate)
 			if t.Digest != "" {
 				vt.digest = []string{t.Digest}
 			}
@@ -122,6 +127,7 @@ func (g *Gateway) newView(table *route.Table) *view {
 	g.metrics.prune(func(key targetKey) bool { return live[key] })
 	g.payloads.Prune(func(key spec.ServiceKey) bool { _, known := table.Named(key, "/"); return known })
 	g.meters.prune(func(key targetKey) bool { return live[key] })
+	g.models.prune(func(key targetKey) bool { return live[key] })
 	g.places = kept
 	return v
 }

@@ -149,7 +149,7 @@ func (x *exchange) witness(took time.Duration) {
 		return
 	}
 	switch x.match.Call.Op {
-	case route.Infer, route.Predict, route.Explain:
+	case route.Infer, route.Predict, route.Explain, route.Generate, route.GenerateStream:
 	case route.Other, route.OtherOfModel:
 		if x.r.Method != http.MethodPost {
 			return

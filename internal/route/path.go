@@ -28,6 +28,9 @@ const (
 	StatusV1
 	Predict
 	Explain
+	// Generate and GenerateStream are of the Open Inference Protocol's draft for text.
+	Generate
+	GenerateStream
 	// OtherOfModel is a path below a model that the protocols don't define.
 	OtherOfModel
 )
@@ -153,6 +156,10 @@ func parseV2(path string) Call {
 		c.Op = ModelReady
 	case "/infer":
 		c.Op = Infer
+	case "/generate":
+		c.Op = Generate
+	case "/generate_stream":
+		c.Op = GenerateStream
 	case "/explain":
 		c.Op = Explain // an extension: the protocol has no such call
 	default:

@@ -79,6 +79,9 @@ type Target struct {
 	// OpenAI is the path before /v1 under which the engine speaks the OpenAI API, "/" for none;
 	// empty means not known, then requests pass as they came.
 	OpenAI string
+	// Translate is what is declared of translations to the engine's protocol (package translate
+	// reads it); empty leaves them to the model's metadata.
+	Translate string
 	// Protocols the engine speaks; empty means undeclared, then requests pass as they came.
 	Protocols []spec.Protocol
 	// Limit is the most requests that an endpoint is given at once; zero means no limit.

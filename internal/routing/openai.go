@@ -11,6 +11,22 @@ import (
 // runtime's spec.annotations, the InferenceService or the component.
 const OpenAIRootAnnotation = "stationmaster.dev/openai-root"
 
+// TranslateAnnotation says how requests of another protocol than the engine's are translated, or "off".
+// It is one of the pod's, as OpenAIRootAnnotation is.
+const TranslateAnnotation = "stationmaster.dev/translate"
+
+// translation is what is declared of a revision's translations. An engine that must be asked as the
+// client asked gets none.
+func translation(rev *smv1alpha1.Revision) string {
+	if declared := strings.TrimSpace(rev.Spec.PodTemplate.Annotations[TranslateAnnotation]); declared != "" {
+		return declared
+	}
+	if rev.Spec.PodTemplate.Annotations[OpenAIRootAnnotation] == "-" {
+		return "off"
+	}
+	return ""
+}
+
 // openAIRoots are the engines whose roots are known, by what the names of their runtimes and
 // images have in them.
 var openAIRoots = []struct{ word, root string }{

@@ -24,6 +24,7 @@ const (
 	Embeddings
 	Rerank
 	Score
+	Classify
 	Moderations
 	Images
 	Audio
@@ -84,6 +85,8 @@ func ParsePath(path string) (Call, bool) {
 		c.Op = Rerank
 	case rest == "score":
 		c.Op = Score
+	case rest == "classify":
+		c.Op = Classify
 	case rest == "moderations":
 		c.Op = Moderations
 	case first == "images" && more != "":

@@ -218,6 +218,15 @@ func names(inputs []oip.TensorMetadata) []string {
 // shape; for several with the same first dimension a list of objects, one for each row; else
 // an object with an entry for each output.
 func AppendPredictions(dst []byte, outputs []oip.Tensor) ([]byte, error) {
+	return appendValues(dst, "predictions", "output", outputs)
+}
+
+// AppendInstances appends the body of a call, nested as AppendPredictions nests an answer's.
+func AppendInstances(dst []byte, inputs []oip.Tensor) ([]byte, error) {
+	return appendValues(dst, "instances", "input", inputs)
+}
+
+func appendValues(dst []byte, key, what string, outputs []oip.Tensor) ([]byte, error) {
 	nests := make([]nest, len(outputs))
 	sameRows := len(outputs) > 1
 	for i := range outputs {
@@ -226,12 +235,12 @@ func AppendPredictions(dst []byte, outputs []oip.Tensor) ([]byte, error) {
 			return dst, err
 		}
 		if count, err := oip.Count(outputs[i].Shape); err != nil || count != int64(n) {
-			return dst, invalid("output %q has the shape %v and %d elements", outputs[i].Name, outputs[i].Shape, n)
+			return dst, invalid("%s %q has the shape %v and %d elements", what, outputs[i].Name, outputs[i].Shape, n)
 		}
 		nests[i] = nest{shape: outputs[i].Shape, one: one}
 		sameRows = sameRows && len(outputs[i].Shape) > 0 && outputs[i].Shape[0] == outputs[0].Shape[0]
 	}
-	dst = append(dst, `{"predictions":`...)
+	dst = append(append(append(dst, `{"`...), key...), `":`...)
 	switch {
 	case len(outputs) == 1:
 		dst = nests[0].all(dst)

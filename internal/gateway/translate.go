@@ -1,0 +1,453 @@
+package gateway
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "stationmaster.dev/stationmaster/api/oip"
+	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/gateway/convert"
+	"stationmaster.dev/stationmaster/internal/gateway/upstream"
+	"stationmaster.dev/stationmaster/internal/route"
+	"stationmaster.dev/stationmaster/internal/spec"
+	"stationmaster.dev/stationmaster/internal/translate"
+	"stationmaster.dev/stationmaster/internal/wire/oip"
+	"stationmaster.dev/stationmaster/internal/wire/openai"
+)
+
+// way is a translation: from what a client speaks to what its engine does.
+type way uint8
+
+const (
+	// direct: none, or that between the two forms of V2, which convert does.
+	direct way = iota
+	openAIOverV2
+	v2OverOpenAI
+	v1OverV2
+	v2OverV1
+)
+
+func speaks(t *route.Target, p spec.Protocol) bool { return slices.Contains(t.Protocols, p) }
+
+// tensors reports whether an engine is declared to speak V2 in one of its forms.
+func tensors(t *route.Target) bool { return speaks(t, spec.V2) || speaks(t, spec.GRPCV2) }
+
+// wayTo says how the request gets to a target's engine.
+func (x *exchange) wayTo(t *route.Target) way {
+	if t.Translate == "off" {
+		return direct
+	}
+	call := x.match.Call
+	switch {
+	case x.ask != nil && x.ask.relay != nil:
+		switch x.ask.call.Op {
+		case openai.Embeddings, openai.Rerank, openai.Score, openai.Classify:
+			if t.OpenAI == "" && tensors(t) {
+				return openAIOverV2
+			}
+		}
+	case call.Protocol == spec.V1 && call.Op == route.Predict:
+		if !speaks(t, spec.V1) && tensors(t) {
+			return v1OverV2
+		}
+	case call.Protocol == spec.V2:
+		return v2Over(t, call.Op == route.Infer || call.Op == route.ModelReady, call.Op == route.ModelMetadata || call.Op == route.Generate || call.Op == route.GenerateStream)
+	}
+	return direct
+}
+
+// v2Over says how a V2 call gets to an engine that may not speak it: every is one that all others
+// have an answer to, generative one that only language engines have.
+func v2Over(t *route.Target, every, generative bool) way {
+	switch {
+	case tensors(t):
+	case t.OpenAI != "" && (every || generative):
+		return v2OverOpenAI
+	case every && speaks(t, spec.V1):
+		return v2OverV1
+	}
+	return direct
+}
+
+// translate answers the request by way of the engine's own protocol. It reports false where the
+// request had better pass as it is.
+func (x *exchange) translate(e *route.Endpoint) bool {
+	err := x.target.undeclared
+	if err != nil {
+		err = fmt.Errorf("%w: %s", errdef.ErrUnsupported, err.Error())
+	} else {
+		switch x.way {
+		case openAIOverV2:
+			err = x.openAIOverV2(e)
+		case v1OverV2:
+			err = x.predictOverV2(e)
+		case v2OverOpenAI:
+			err = x.v2OverOpenAI(e)
+		case v2OverV1:
+			err = x.v2OverV1(e)
+		}
+	}
+	if errors.Is(err, errPassed) {
+		x.way, x.toPath = direct, nil
+		return false
+	}
+	if err != nil {
+		x.fail(err)
+	}
+	return true
+}
+
+// errPassed says that a request is better passed as it is.
+var errPassed = errors.New("the request passes as it is")
+
+// toV2 is a request of the OpenAI API that a model of tensors answers.
+type toV2 interface {
+	Infer() (*oip.InferRequest, error)
+	Answer(*oip.InferResponse) ([]byte, error)
+}
+
+func (x *exchange) openAIOverV2(e *route.Endpoint) error {
+	known, err := x.model(e)
+	switch {
+	case errors.Is(err, errdef.ErrNotFound) || errors.Is(err, errdef.ErrUnsupported):
+		return errPassed // an engine that doesn't tell of its model may speak the OpenAI API itself
+	case err != nil:
+		return err
+	case known.why != nil:
+		return known.why
+	}
+	body, err := x.readBody()
+	if err != nil {
+		return err
+	}
+	origin := translate.Origin{ID: x.id, Created: x.start.Unix()}
+	var to toV2
+	switch x.ask.call.Op {
+	case openai.Embeddings:
+		to, err = translate.NewEmbeddings(body, known.texts)
+	case openai.Rerank:
+		to, err = translate.NewRerank(body, known.texts, origin)
+	case openai.Score:
+		to, err = translate.NewScore(body, known.texts, origin)
+	default:
+		to, err = translate.NewClassify(body, known.texts, origin)
+	}
+	if err != nil {
+		return err
+	}
+	return x.infer(e, to)
+}
+
+// infer asks the engine and answers the client.
+func (x *exchange) infer(e *route.Endpoint, to toV2) error {
+	request, err := to.Infer()
+	if err != nil {
+		return err
+	}
+	out, err := x.inferV2(e, request)
+	if err != nil {
+		return err
+	}
+	answer, err := to.Answer(out)
+	if err != nil {
+		return err
+	}
+	x.answerBytes(http.StatusOK, "application/json", answer)
+	return nil
+}
+
+// predict is a request of V1 on its way to an engine of V2.
+type predict struct {
+	body []byte
+	meta *oip.ModelMetadata
+}
+
+func (p predict) Infer() (*oip.InferRequest, error)             { return translate.PredictToV2(p.body, p.meta) }
+func (p predict) Answer(out *oip.InferResponse) ([]byte, error) { return translate.PredictFromV2(out) }
+
+func (x *exchange) predictOverV2(e *route.Endpoint) error {
+	if x.r.Method != http.MethodPost {
+		x.refuseMethod(http.MethodPost)
+		return nil
+	}
+	known, err := x.model(e)
+	if err != nil {
+		return err
+	}
+	body, err := x.readBody()
+	if err != nil {
+		return err
+	}
+	return x.infer(e, predict{body, known.meta})
+}
+
+// engineName is the name by which the chosen engine knows the model that is asked for.
+func (x *exchange) engineName() string {
+	t := x.target.Target
+	if a := x.ask; a != nil && a.relay != nil {
+		switch {
+		case a.dressed.model != "":
+			return a.dressed.model
+		case a.model != "" && !a.bare && !a.ours(x.match.Service, t):
+			return a.model
+		}
+	} else if name, _ := engineModel(&x.match, t); name != "" && (name != x.match.Service.Key.Name || t.ModelName == "") {
+		return name
+	}
+	return cmp.Or(t.ModelName, x.match.Service.Key.Name)
+}
+
+// model returns what the engine tells of the model, and asks for it the first time.
+func (x *exchange) model(e *route.Endpoint) (*knownModel, error) {
+	name := x.engineName()
+	key := targetKey{x.match.Service.Key, x.target.Revision}
+	if k := x.g.models.get(key, name); k != nil {
+		return k, nil
+	}
+	k := new(knownModel)
+	if speaks(x.target.Target, spec.GRPCV2) && e.GRPC != "" {
+		out := new(pb.ModelMetadataResponse)
+		err := x.invoke(x.r.Context(), e, "ModelMetadata", func(string) proto.Message { return &pb.ModelMetadataRequest{Name: x.engineName()} }, out)
+		if err != nil {
+			return nil, err
+		}
+		k.meta = oip.ModelMetadataFromProto(out)
+	} else {
+		_, body, err := x.fetch(e, http.MethodGet, func() string { return convert.ModelPath("", "")(x.engineName()) }, nil)
+		if err != nil {
+			return nil, err
+		}
+		k.meta = new(oip.ModelMetadata)
+		if err := oip.Decode(body, k.meta); err != nil {
+			return nil, convert.Broken(err)
+		}
+	}
+	k.texts, k.why = translate.NewModel(k.meta, x.target.settings)
+	x.g.models.put(targetKey{x.match.Service.Key, x.target.Revision}, name, k)
+	return k, nil
+}
+
+// inferV2 asks the engine in the form of V2 that it speaks: over gRPC if it can, where numbers needn't
+// be written out.
+func (x *exchange) inferV2(e *route.Endpoint, r *oip.InferRequest) (*oip.InferResponse, error) {
+	if speaks(x.target.Target, spec.GRPCV2) && e.GRPC != "" {
+		message, err := oip.RequestToProto(r, true)
+		if err != nil {
+			return nil, err
+		}
+		out := new(pb.ModelInferResponse)
+		err = x.invoke(x.r.Context(), e, "ModelInfer", func(string) proto.Message { message.ModelName = x.engineName(); return message }, out)
+		if err != nil {
+			return nil, err
+		}
+		response, err := oip.ResponseFromProto(out)
+		if err != nil {
+			return nil, convert.Broken(err)
+		}
+		return response, nil
+	}
+	content, jsonLen, err := oip.AppendRequest(nil, r, nil)
+	if err != nil {
+		return nil, err
+	}
+	head, answer, err := x.fetch(e, http.MethodPost, func() string { return convert.ModelPath("", "/infer")(x.engineName()) },
+		&convert.Body{Bytes: content, JSONLen: jsonLen})
+	if err != nil {
+		return nil, err
+	}
+	b, err := convert.NewBody(head, answer)
+	if err != nil {
+		return nil, convert.Broken(err)
+	}
+	response, err := oip.DecodeResponse(b.Bytes, b.JSONLen)
+	if err != nil {
+		return nil, convert.Broken(err)
+	}
+	return response, nil
+}
+
+// ofBody are the client's fields that belong to its body and to what it wants of the answer's, not to
+// the request that takes its place.
+var ofBody = []string{"Content-Type", "Content-Encoding", "Content-Length", "Accept", "Accept-Encoding", oip.HeaderLength, "Expect", "Trailer", "Range", "If-None-Match", "If-Match"}
+
+// send sends the engine a request in the place of the client's, and returns its answer with its head.
+// path is asked for again where another target takes the request. The caller closes the answer, and
+// releases x.request then.
+func (x *exchange) send(e *route.Endpoint, method string, path func() string, body *convert.Body) (*upstream.Response, http.Header, error) {
+	header := maps.Clone(x.r.Header)
+	for _, name := range ofBody {
+		delete(header, name)
+	}
+	header["Accept"] = []string{"*/*"}
+	var content []byte
+	if body != nil {
+		body.Describe(header)
+		content = body.Bytes
+	}
+	x.toPath = path
+	req := &x.request
+	*req = upstream.Request{
+		Method: method, Target: path(), Host: x.r.Host, Header: header, Drop: x.g.drop,
+		Body: bytes.NewReader(content), ContentLength: int64(len(content)),
+		HeaderTimeout: x.timeout(), IdleTimeout: x.g.cfg.Timeouts.Idle,
+	}
+	req.Set = x.forwardedFields(x.fields[:0])
+	resp, err := x.roundTrip(req, e)
+	into := x.w.Header()
+	head := maps.Clone(into)
+	clear(into)
+	if err != nil {
+		req.Release()
+		return nil, nil, err
+	}
+	return resp, head, nil
+}
+
+// fetch sends the engine a request and reads its answer whole. One that is an error comes back as
+// one, with the kind that its status means and the engine's own words.
+func (x *exchange) fetch(e *route.Endpoint, method string, path func() string, body *convert.Body) (http.Header, []byte, error) {
+	resp, head, err := x.send(e, method, path, body)
+	if err != nil {
+		return nil, nil, err
+	}
+	answer, err := x.readAnswer(resp)
+	if err != nil {
+		return nil, nil, err
+	}
+	return head, answer, engineRefused(resp.Status, answer)
+}
+
+func (x *exchange) readAnswer(resp *upstream.Response) ([]byte, error) {
+	defer x.request.Release()
+	defer x.closeResponse(resp)
+	var answer []byte
+	for {
+		piece, err := resp.Next()
+		answer = append(answer, piece...)
+		switch {
+		case errors.Is(err, io.EOF):
+			return answer, nil
+		case err != nil:
+			x.upstreamFailed(err)
+			return nil, err
+		case len(answer) > x.g.cfg.MaxMessage:
+			return nil, errdef.New(errdef.ErrTooLarge, fmt.Sprintf(
+				"the engine's answer is larger than this gateway's limit of %d bytes for a message", x.g.cfg.MaxMessage))
+		}
+	}
+}
+
+// engineRefused is an engine's answer as an error where it is one, of V2, V1 or the OpenAI API.
+func engineRefused(status int, body []byte) error {
+	kind := oip.KindOfStatus(status)
+	if kind == nil {
+		if status >= http.StatusMultipleChoices || status < http.StatusOK {
+			return convert.Broken(fmt.Errorf("it came with the status %d", status))
+		}
+		return nil
+	}
+	var v struct {
+		Error struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(body, &v) == nil && v.Error.Message != "" {
+		return errdef.New(kind, v.Error.Message)
+	}
+	return errdef.New(kind, restError(status, body))
+}
+
+// v2OverV1 answers a call of V2 from an engine that speaks V1.
+func (x *exchange) v2OverV1(e *route.Endpoint) error {
+	call := x.match.Call
+	if call.Version != "" {
+		return errdef.New(errdef.ErrUnsupported, fmt.Sprintf("the engine of %s speaks V1, which has no versions: leave out /versions/%s", x.target.service, call.Version))
+	}
+	if call.Op == route.ModelReady {
+		return x.ready(e, func() string { return "/v1/models/" + escape(x.engineName()) })
+	}
+	asked, err := x.readInfer()
+	if err != nil || asked == nil {
+		return err
+	}
+	content, err := translate.InferToV1(asked)
+	if err != nil {
+		return err
+	}
+	_, answer, err := x.fetch(e, http.MethodPost, func() string { return "/v1/models/" + escape(x.engineName()) + ":predict" },
+		&convert.Body{Bytes: content, JSONLen: oip.WholeBody})
+	if err != nil {
+		return err
+	}
+	out, err := translate.InferFromV1(asked, answer)
+	if err != nil {
+		return err
+	}
+	return x.answerInfer(asked, out)
+}
+
+// ready answers whether a model is, as an engine's answer to GET tells by its status.
+func (x *exchange) ready(e *route.Endpoint, path func() string) error {
+	if x.r.Method != http.MethodGet && x.r.Method != http.MethodHead {
+		x.refuseMethod(http.MethodGet)
+		return nil
+	}
+	_, body, err := x.fetch(e, http.MethodGet, path, nil)
+	if err != nil {
+		return err
+	}
+	told := oip.ModelReady{Ready: true}
+	if json.Unmarshal(body, &told) == nil && !told.Ready {
+		return errdef.New(errdef.ErrUnavailable, fmt.Sprintf("model %s isn't ready", x.match.Call.Model))
+	}
+	x.answerBytes(http.StatusOK, "application/json", oip.Encode(oip.ModelReady{Name: x.match.Call.Model, Ready: true}))
+	return nil
+}
+
+// readInfer reads an infer request of V2. It returns nil where it answered the client already.
+func (x *exchange) readInfer() (*oip.InferRequest, error) {
+	if x.r.Method != http.MethodPost {
+		x.refuseMethod(http.MethodPost)
+		return nil, nil
+	}
+	if err := convert.CheckLengths(x.r.Header); err != nil {
+		return nil, err
+	}
+	content, err := x.readBody()
+	if err != nil {
+		return nil, err
+	}
+	body, err := convert.NewBody(x.r.Header, content)
+	if err != nil {
+		return nil, err
+	}
+	return oip.DecodeRequest(body.Bytes, body.JSONLen)
+}
+
+// answerInfer answers an infer request of V2 as its client wants it.
+func (x *exchange) answerInfer(asked *oip.InferRequest, out *oip.InferResponse) error {
+	out.ModelName, out.ModelVersion = x.match.Call.Model, x.match.Call.Version
+	out.ID = cmp.Or(out.ID, asked.ID)
+	content, jsonLen, err := oip.AppendResponse(nil, out, asked.WantsBinary)
+	if err != nil {
+		return err
+	}
+	body := convert.Body{Bytes: content, JSONLen: jsonLen}
+	body.Describe(x.w.Header())
+	x.answerBytes(http.StatusOK, x.w.Header().Get("Content-Type"), body.Bytes)
+	return nil
+}
+
+func escape(name string) string {
+	return strings.TrimPrefix(convert.ModelPath("", "")(name), "/v2/models/")
+}
