@@ -95,6 +95,7 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 		return err
 	}
 	var board demand.Board
+	var ledger demand.Ledger
 	settings := control.Config{
 		Domain: cfg.Domain,
 		HTTP:   net.JoinHostPort(cfg.Domain, fmt.Sprint(cfg.HTTPPort)), GRPC: net.JoinHostPort(cfg.Domain, fmt.Sprint(cfg.GRPCPort)),
@@ -103,6 +104,7 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 		},
 		Drain:      gatewayLag,
 		Scaling:    &board,
+		Evidence:   &ledger,
 		Namespaces: cfg.Watch,
 		Logger:     cfg.Logger,
 	}
@@ -132,7 +134,7 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 	autoscaler := autoscale.New(&board, cfg.Logger)
 	g.run("autoscale", autoscaler.Run)
 	g.run("measure", measure.New(&board, nil, cfg.Logger).Run)
-	load := newGateways(cfg.Namespace, cfg.Gateway, autoscaler, cfg.Logger)
+	load := newGateways(cfg.Namespace, cfg.Gateway, reporters{autoscaler, &ledger}, cfg.Logger)
 	g.run("load", func(ctx context.Context) error { return load.run(ctx, config) })
 	ready.Store(true)
 	fmt.Fprintf(cfg.Out, "ready admin=%s\n", ln.Addr())

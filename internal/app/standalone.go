@@ -52,6 +52,7 @@ type standalone struct {
 	control    *control.Controller
 	autoscaler *autoscale.Loop
 	meter      *measure.Meter
+	ledger     demand.Ledger
 	token      string
 	lazy       *lazyClient
 	ready      atomic.Bool
@@ -161,7 +162,7 @@ func (s *standalone) buildPlatform() error {
 	port := s.http.Addr().(*net.TCPAddr).Port
 	s.control = control.New(control.Config{
 		Domain: s.cfg.Domain, HTTP: s.gateway.Addrs().HTTP, GRPC: s.gateway.Addrs().GRPC,
-		ComponentAddress: newAddresses(port).of, OneMachine: true, Scaling: &s.board, Logger: s.cfg.Logger,
+		ComponentAddress: newAddresses(port).of, OneMachine: true, Scaling: &s.board, Evidence: &s.ledger, Logger: s.cfg.Logger,
 		ModelAt: func(namespace, uri string) string {
 			return modelAt(cwd, filepath.Join(s.cfg.DataDir, "pvc"), namespace, uri)
 		},
@@ -253,7 +254,7 @@ func (s *standalone) run(ctx context.Context, objects []*unstructuredObject) err
 	front.run("gateway", s.gateway.Run)
 	controllers.run("autoscale", s.autoscaler.Run)
 	controllers.run("measure", s.meter.Run)
-	controllers.run("load", func(ctx context.Context) error { return followLoad(ctx, &s.load, s.autoscaler) })
+	controllers.run("load", func(ctx context.Context) error { return followLoad(ctx, &s.load, reporters{s.autoscaler, &s.ledger}) })
 
 	err = s.serve(ctx, c, objects, before, back, engines, controllers, front)
 	stop()

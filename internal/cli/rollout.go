@@ -33,12 +33,14 @@ func newRollout(std IO) *cobra.Command {
 		Use:   "rollout",
 		Short: "Look at a canary, promote it, hold it, go back",
 		Long: `Look at and steer the rollout of an InferenceService. Each command changes
-canaryTrafficPercent of the manifest in the API, and nothing else.
+canaryTrafficPercent of the manifest in the API, and 'promote' of a guarded rollout an
+annotation that names the revision.
 
   stationmaster rollout status iris          who gets which share
   stationmaster rollout share iris 25        give the newest revision 25 %
   stationmaster rollout promote iris         give it all traffic
   stationmaster rollout pause iris           take its traffic away, let it run
+  stationmaster rollout resume iris          let a guarded rollout go on by itself
   stationmaster rollout undo iris            go back to the revision before`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -51,6 +53,7 @@ canaryTrafficPercent of the manifest in the API, and nothing else.
 		rolloutCommand(std, "status", "Print who gets which share of the traffic", nil),
 		rolloutCommand(std, "promote", "Give the newest revision all traffic", promote),
 		rolloutCommand(std, "pause", "Take the newest revision's traffic away and let it run", pause),
+		rolloutCommand(std, "resume", "Let a guarded rollout that is held go on by itself", resume),
 		rolloutCommand(std, "undo", "Go back to the revision that had all traffic before", undo),
 		rolloutShare(std),
 	)
@@ -60,6 +63,8 @@ canaryTrafficPercent of the manifest in the API, and nothing else.
 func promote(ctx context.Context, s *rollout.Service) error { return s.Promote(ctx) }
 
 func pause(ctx context.Context, s *rollout.Service) error { return s.Pause(ctx) }
+
+func resume(ctx context.Context, s *rollout.Service) error { return s.Resume(ctx) }
 
 func undo(ctx context.Context, s *rollout.Service) error { return s.Undo(ctx) }
 
@@ -144,7 +149,7 @@ func (r *rolloutFlags) run(cmd *cobra.Command, std IO, name string, act func(con
 		is, err = s.Get(ctx)
 	}
 	if is != nil {
-		if _, err := fmt.Fprint(std.Out, rollout.Describe(is)); err != nil {
+		if _, err := fmt.Fprint(std.Out, rollout.Describe(is, time.Now())); err != nil {
 			return fmt.Errorf("print: %w", err)
 		}
 	}

@@ -75,7 +75,10 @@ type Config struct {
 	// Scaling is where an autoscaler is told what may scale, and what it decided is read. Nil means
 	// that there is none: minReplicas run, and one at least.
 	Scaling *demand.Board
-	Logger  *slog.Logger
+	// Evidence is what guarded rollouts are judged by. Nil means that there is none, so that they
+	// wait at their first step.
+	Evidence Evidence
+	Logger   *slog.Logger
 }
 
 // Leader names the lease that reconcilers of one cluster compete for.

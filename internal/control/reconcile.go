@@ -44,6 +44,8 @@ type service struct {
 	// models are the trained models that it serves, with their generations; nil where it serves
 	// one of its own.
 	models map[string]int64
+	// guard is how rollouts are guarded, nil if they aren't.
+	guard *spec.Guard
 }
 
 // component is one component of a service on its way to revisions.
@@ -98,7 +100,7 @@ func (c *Controller) reconcile(ctx context.Context, key spec.ServiceKey, is *v1b
 		}
 		c.wrote(is)
 	}
-	s := &service{key: key, asWritten: is, is: is.DeepCopy(), stopped: is.Annotations[stopAnnotation] == "true"}
+	s := &service{key: key, asWritten: is, is: is.DeepCopy(), stopped: is.Annotations[stopAnnotation] == "true", guard: guardOf(is)}
 	if err := c.resolve(ctx, s); err != nil {
 		return time.Time{}, err
 	}
@@ -111,8 +113,10 @@ func (c *Controller) reconcile(ctx context.Context, key spec.ServiceKey, is *v1b
 	if err := c.listModels(ctx, s); err != nil {
 		return time.Time{}, err
 	}
-	s.plan = plan.Next(c.desired(s), observed, time.Now())
+	desired := c.desired(s)
+	s.plan = plan.Next(desired, observed, time.Now())
 	c.remember(s)
+	c.tellGuard(s, desired)
 	c.subjects(s)
 
 	// The routing table goes first: a revision loses its traffic before it drains.
@@ -171,6 +175,7 @@ func (c *Controller) desired(s *service) plan.Desired {
 		if !ok {
 			last = rolloutOf(s.asWritten.Status.Components[v1beta1.ComponentType(comp.name)])
 			last.Asleep = sleeper(s.asWritten, comp.name)
+			last.Guarded = guardedBefore(s.asWritten, comp.name, last.Latest)
 		}
 		for _, name := range []*string{&last.Latest, &last.RolledOut, &last.Previous} {
 			if comp.revision(*name) == nil {
@@ -180,6 +185,7 @@ func (c *Controller) desired(s *service) plan.Desired {
 		last.Draining = slices.DeleteFunc(slices.Clone(last.Draining), func(d plan.Drain) bool { return comp.revision(d.Revision) == nil })
 		last.Variants = slices.DeleteFunc(slices.Clone(last.Variants), func(v plan.Variant) bool { return comp.revision(v.Revision) == nil })
 		pc.Last = last
+		c.guarded(s, &pc)
 		c.wants(s, comp, &pc)
 		d.Components = append(d.Components, pc)
 	}
@@ -252,6 +258,9 @@ func (s *service) facts(comp *component) *facts {
 	for _, r := range s.plan.Rollouts {
 		if r.Component == comp.name {
 			f.rolledOut, f.previous, f.settled, f.asleep = r.RolledOut, r.Previous, r.Settled, !r.Asleep.IsZero()
+			if r.Guarded.Phase != "" {
+				f.guard = s.guardStatus(&r)
+			}
 		}
 	}
 	most := 0

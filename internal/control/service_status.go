@@ -60,6 +60,7 @@ func (c *Controller) status(s *service, now time.Time) v1beta1.InferenceServiceS
 		if comp.name == spec.Predictor {
 			next.ModelStatus = f.modelStatus()
 			c.annotate(next.Annotations, s, comp, f)
+			s.annotateGuard(next.Annotations)
 			if len(comp.variants) > 0 {
 				var canaries verdict
 				next.CanaryStatuses, canaries = s.canaries(comp)

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/plan"
 	"stationmaster.dev/stationmaster/internal/routing"
 	"stationmaster.dev/stationmaster/internal/spec"
@@ -43,6 +44,8 @@ type facts struct {
 	// there was nothing to do; want is above 0 when it is being started again.
 	asleep  bool
 	stopped bool
+	// guard is where a guarded rollout stands; its zero value means that there is none.
+	guard smv1alpha1.GuardedRollout
 }
 
 // of returns the replicas of one revision that aren't on their way out.
@@ -77,6 +80,10 @@ func (f *facts) judge() verdict {
 		}
 		return v
 	}
+	if f.guard.Phase == smv1alpha1.RolloutRolledBack {
+		v, _ := f.guardVerdict()
+		return v
+	}
 	latest := f.of(f.latest)
 	ready := 0
 	for _, r := range latest {
@@ -106,6 +113,9 @@ func (f *facts) judge() verdict {
 			return verdict{corev1.ConditionFalse, string(failed.Failure.Reason), f.failureMessage(failed)}
 		}
 		return verdict{corev1.ConditionUnknown, "RollingBack", fmt.Sprintf("revision %s starts to take its traffic back%s%s", f.previous, phases(previous), f.goes())}
+	}
+	if v, guarded := f.guardVerdict(); guarded {
+		return v
 	}
 	if f.rolledOut != "" && ready >= f.want && f.want > 0 {
 		return verdict{corev1.ConditionUnknown, "RollingOut", fmt.Sprintf("revision %s is ready and takes over%s", f.latest, f.goes())}
@@ -234,6 +244,10 @@ func (f *facts) modelStatus() v1beta1.ModelStatus {
 		s.TransitionStatus = v1beta1.UpToDate
 		s.ModelRevisionStates = &v1beta1.ModelRevisionStates{ActiveModelState: v1beta1.Standby}
 		return s
+	case f.guard.Phase == smv1alpha1.RolloutRolledBack:
+		s.TransitionStatus = v1beta1.BlockedByFailedLoad
+		at := f.guard.At
+		s.LastFailureInfo = &v1beta1.FailureInfo{Reason: v1beta1.RuntimeUnhealthy, Message: f.guard.Why, ModelRevisionName: f.guard.Revision, Time: &at}
 	case failed != nil:
 		s.TransitionStatus = v1beta1.BlockedByFailedLoad
 		s.LastFailureInfo = failureInfo(failed)

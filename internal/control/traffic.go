@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"reflect"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -15,6 +16,7 @@ import (
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/manifest"
+	"stationmaster.dev/stationmaster/internal/plan"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/routing"
 	"stationmaster.dev/stationmaster/internal/spec"
@@ -81,21 +83,28 @@ func (s *service) routeOf(comp *component) smv1alpha1.ComponentRoute {
 		}
 	}
 	if len(r.Targets) > 0 {
-		r.Mirror = s.mirror(r)
+		r.Mirror = s.mirror(comp, r)
 		// One that can't be read is told as not in effect.
 		r.Sticky, _ = manifest.ParseSticky(s.asWritten.Annotations[manifest.StickyAnnotation])
 	}
 	return r
 }
 
-// mirror is the canary that gets copies of requests: one at 0 %, if the service asks for that.
-func (s *service) mirror(r smv1alpha1.ComponentRoute) *smv1alpha1.MirrorTarget {
+// mirror is the canary that gets copies of requests: one at 0 %, if the service asks for that, and
+// one whose drift is limited while its guarded rollout is under way.
+func (s *service) mirror(comp *component, r smv1alpha1.ComponentRoute) *smv1alpha1.MirrorTarget {
 	percent, err := manifest.ParseMirror(s.asWritten.Annotations[manifest.MirrorAnnotation])
+	drift := s.guard.Has(spec.Drift) && slices.ContainsFunc(s.plan.Rollouts, func(r plan.Rollout) bool {
+		return r.Component == comp.name && r.Guarded.Phase != "" && r.Guarded.Phase != plan.GuardRolledBack
+	})
+	if drift && percent == 0 {
+		percent = manifest.DefaultGuardMirror
+	}
 	if err != nil || percent == 0 || !routing.IsCanary(r) {
 		return nil
 	}
 	for _, t := range r.Targets {
-		if t.Tag == manifest.TagLatest && t.Percent == 0 {
+		if t.Tag == manifest.TagLatest && (t.Percent == 0 || drift) {
 			return &smv1alpha1.MirrorTarget{RevisionName: t.RevisionName, Percent: int32(percent)}
 		}
 	}

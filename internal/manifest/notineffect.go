@@ -31,7 +31,11 @@ type NotInEffect struct {
 func NotInEffectOf(is *v1beta1.InferenceService) []NotInEffect {
 	var w effectWalk
 	for _, key := range slices.Sorted(maps.Keys(is.Annotations)) {
-		if reason := annotationReason(key, is.Annotations[key]); reason != "" {
+		reason := annotationReason(key, is.Annotations[key])
+		if key == RolloutDurationAnnotation && reason == "" && is.Annotations[GuardStepsAnnotation] != "" {
+			reason = GuardStepsAnnotation + " says how traffic moves"
+		}
+		if reason != "" {
 			w.found = append(w.found, NotInEffect{
 				Field:  field.NewPath("metadata", "annotations").Key(key).String(),
 				Reason: reason,

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"time"
 
 	"stationmaster.dev/stationmaster/internal/evidence"
@@ -95,6 +96,13 @@ func (r *rollout) guard() {
 	r.percent = min(r.percent, r.stepPercent())
 }
 
+// stop makes a step that isn't under way any more begin anew when it is.
+func (g *Guarded) stop() {
+	if g.Phase != "" && g.Phase != GuardRolledBack {
+		g.Phase, g.Since, g.Share = GuardStarting, time.Time{}, 0
+	}
+}
+
 // stepPercent is what the step that was reached gives Latest.
 func (r *rollout) stepPercent() int {
 	if s := r.next.Guarded.Step; s < len(r.Guard.Steps) {
@@ -121,6 +129,13 @@ func (r *rollout) judge() {
 	case g.Since.IsZero(): // starting
 		g.Readings = v.Readings
 	case held:
+		v.Why = "the manifest holds it here"
+		if r.Canary != nil {
+			v.Why = fmt.Sprintf("canaryTrafficPercent is %d", *r.Canary)
+		}
+		if v.Numbers != "" {
+			v.Why += "; " + v.Numbers
+		}
 		g.told(r.now, GuardHeld, v)
 	case v.Action == guard.Advance:
 		g.Step, g.Since, g.Phase = g.Step+1, time.Time{}, GuardStarting
@@ -170,8 +185,10 @@ func (r *rollout) begun(p *Plan, enough bool) {
 			g.Why = "waits for replicas of revision " + r.Latest
 		}
 	case share == 0 && r.Canary != nil && *r.Canary == 0:
-		g.Since, g.Share = time.Time{}, 0
-		g.tell(r.now, GuardHeld, "canaryTrafficPercent is 0")
+		const why = "canaryTrafficPercent is 0"
+		if g.Phase != GuardHeld || g.Why != why {
+			*g = Guarded{Phase: GuardHeld, Step: g.Step, Why: why, At: r.now}
+		}
 	case share > 0 && (g.Since.IsZero() || g.Share != share):
 		if g.Share != share {
 			g.Base = r.Seen

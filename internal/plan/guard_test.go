@@ -276,6 +276,20 @@ func TestWhereTheStableRevisionFailedTheNewOneServesAndIsNotTakenBack(t *testing
 	}
 }
 
+func TestAServiceThatWasStoppedBeginsTheStepAnew(t *testing.T) {
+	w := newWorld()
+	w.run(90 * time.Second)
+	w.c.Replicas = 0
+	w.run(time.Hour)
+	w.c.Replicas = 1
+	if w.run(50 * time.Second); w.share("r2") != 25 {
+		t.Errorf("shares %v, %+v", sharesOf(w.last), w.c.Last.Guarded)
+	}
+	if w.run(20 * time.Second); w.share("r2") != 50 {
+		t.Errorf("shares %v, %+v", sharesOf(w.last), w.c.Last.Guarded)
+	}
+}
+
 func TestANewControlPlaneGoesOnAtTheStep(t *testing.T) {
 	w := newWorld()
 	w.run(90 * time.Second)

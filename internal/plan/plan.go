@@ -168,6 +168,7 @@ func (p *Plan) component(c Component, o spec.Observed, now time.Time, drain time
 	}
 	if c.Replicas == 0 {
 		r.next.Latest, r.next.Draining = r.Latest, nil
+		r.next.Guarded.stop()
 		p.Rollouts = append(p.Rollouts, r.next)
 		return
 	}

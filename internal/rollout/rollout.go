@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/errdef"
 )
 
@@ -44,11 +45,6 @@ func (s *Service) Get(ctx context.Context) (*v1beta1.InferenceService, error) {
 		return nil, fmt.Errorf("read InferenceService %s/%s: %w", s.Namespace, s.Name, err)
 	}
 	return &is, nil
-}
-
-// Promote gives the newest revision of each component with a canary all traffic.
-func (s *Service) Promote(ctx context.Context) error {
-	return s.edit(ctx, "no canary to promote: the newest revision is rolled out", nil, canaryRuns)
 }
 
 // Pause takes the traffic of the newest revision away; it runs on, called by its tag alone.
@@ -108,19 +104,38 @@ func (s *Service) edit(ctx context.Context, none string, percent *int64, may fun
 	if err != nil {
 		return err
 	}
+	if percent != nil {
+		if err := s.rolledBack(is); err != nil {
+			return err
+		}
+	}
 	spec := map[string]any{}
-	for _, name := range components {
-		if _, has := is.Status.Components[name]; has && (s.Component == "" || s.Component == name) && may(is, name) {
+	for _, name := range s.components(is) {
+		if may(is, name) {
 			spec[string(name)] = map[string]any{"canaryTrafficPercent": percent}
 		}
 	}
+	return s.patch(ctx, is, none, spec, nil)
+}
+
+// components are those of the service that a command is about.
+func (s *Service) components(is *v1beta1.InferenceService) []v1beta1.ComponentType {
+	return slices.DeleteFunc(slices.Clone(components), func(name v1beta1.ComponentType) bool {
+		_, has := is.Status.Components[name]
+		return !has || s.Component != "" && s.Component != name
+	})
+}
+
+// patch changes the service as it was read; none says why there is nothing to change.
+func (s *Service) patch(ctx context.Context, is *v1beta1.InferenceService, none string, spec map[string]any, annotations map[string]string) error {
 	if len(spec) == 0 {
 		return errdef.New(errdef.ErrConflict, fmt.Sprintf("%s/%s has %s", s.Namespace, s.Name, none))
 	}
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"resourceVersion": is.ResourceVersion}, // what was looked at is what is changed
-		"spec":     spec,
-	})
+	metadata := map[string]any{"resourceVersion": is.ResourceVersion} // what was looked at is what is changed
+	if len(annotations) > 0 {
+		metadata["annotations"] = annotations
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": metadata, "spec": spec})
 	if err != nil {
 		return fmt.Errorf("write patch: %w", err)
 	}
@@ -154,6 +169,8 @@ func (s *Service) Wait(ctx context.Context) (*v1beta1.InferenceService, error) {
 				return is, nil
 			case is.Status.ModelStatus.TransitionStatus == v1beta1.InvalidSpec:
 				return is, errdef.New(errdef.ErrInvalid, fmt.Sprintf("%s/%s: %s: %s", s.Namespace, s.Name, ready.Reason, ready.Message))
+			case ready.Reason == smv1alpha1.RolloutRolledBack && s.rolledBack(is) != nil:
+				return is, s.rolledBack(is)
 			}
 		}
 		select {
@@ -172,8 +189,8 @@ func condition(is *v1beta1.InferenceService, t v1beta1.ConditionType) v1beta1.Co
 	return is.Status.Conditions[i]
 }
 
-// Describe says in lines for a person where a rollout stands.
-func Describe(is *v1beta1.InferenceService) string {
+// Describe says in lines for a person where a rollout stands, as of now.
+func Describe(is *v1beta1.InferenceService, now time.Time) string {
 	var b strings.Builder
 	ready := condition(is, v1beta1.ConditionReady)
 	fmt.Fprintf(&b, "%s/%s  Ready=%s", is.Namespace, is.Name, ready.Status)
@@ -213,6 +230,9 @@ func Describe(is *v1beta1.InferenceService) string {
 		}
 		if cs.LatestCreatedRevision != "" && !slices.ContainsFunc(cs.Traffic, func(t v1beta1.TrafficTarget) bool { return t.RevisionName == cs.LatestCreatedRevision }) {
 			fmt.Fprintf(&b, "       %s  not ready\n", cs.LatestCreatedRevision)
+		}
+		if g, guarded := Guarded(is, name); guarded {
+			describeGuard(&b, &g, now)
 		}
 		if p := cs.PreviousRolledoutRevision; p != "" && p != cs.LatestRolledoutRevision {
 			fmt.Fprintf(&b, "  before: %s\n", p)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -113,7 +114,7 @@ predictor  canaryTrafficPercent=10
    90 %  r1  prev  http://prev
   before: r0
 `
-	if got := Describe(is); got != want {
+	if got := Describe(is, time.Time{}); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 }

@@ -30,6 +30,8 @@ type Verdict struct {
 	Action Action
 	// Why is a sentence without a stop, with the numbers and the limits.
 	Why string
+	// Numbers are the part of Why that tells what was measured, and against which limits.
+	Numbers string
 	// Waits says that the bake is over, and what is missing is requests.
 	Waits bool
 	// Readings are the metrics that are limited, in the order of the limits.
@@ -71,6 +73,7 @@ func Judge(g *spec.Guard, seen evidence.Counts, began, now time.Time) Verdict {
 	}
 	left := g.Bake - now.Sub(began)
 	numbers := strings.Join(all, ", ")
+	v.Numbers = numbers
 	switch {
 	case len(exceeded) > 0:
 		v.Action, v.Why = RollBack, strings.Join(exceeded, ", ")
