@@ -45,6 +45,8 @@ type OperatorConfig struct {
 	// Gateway is the name of the gateway's Service there; pods that carry it as their label
 	// "app" may reach engines.
 	Gateway string
+	// Operator is the label "app" of the operators' own pods, which may reach engines too.
+	Operator string
 	// Image is the image of this binary, for pulling models and for the built-in runtime.
 	Image string
 	// Domain is the last part of service hosts; HTTPPort and GRPCPort are the gateway's as
@@ -85,11 +87,18 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 		Revisions: func(ctx context.Context, k spec.RevisionKey) (*revisionObject, error) {
 			return controller.Revision(ctx, k)
 		},
+		Service: func(ctx context.Context, k spec.ServiceKey) (*v1beta1.InferenceService, error) {
+			return controller.Service(ctx, k)
+		},
 		Image:       cfg.Image,
 		GatewayHost: cfg.Gateway + "." + cfg.Namespace + ".svc.cluster.local",
-		GatewayPods: []kube.PodSelector{{Namespace: cfg.Namespace, Labels: map[string]string{"app": cfg.Gateway}}},
-		Namespaces:  cfg.Watch,
-		Logger:      cfg.Logger,
+		GatewayPods: []kube.PodSelector{
+			{Namespace: cfg.Namespace, Labels: map[string]string{"app": cfg.Gateway}},
+			// For the metrics of engines.
+			{Namespace: cfg.Namespace, Labels: map[string]string{"app": cfg.Operator}},
+		},
+		Namespaces: cfg.Watch,
+		Logger:     cfg.Logger,
 	})
 	if err != nil {
 		return err

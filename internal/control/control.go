@@ -232,6 +232,16 @@ func (c *Controller) Revision(ctx context.Context, key spec.RevisionKey) (*smv1a
 	return &r, nil
 }
 
+// Service reads a service, from a cache that may lag. It is for the platform, and answers once Run
+// has begun to reconcile.
+func (c *Controller) Service(ctx context.Context, key spec.ServiceKey) (*v1beta1.InferenceService, error) {
+	var is v1beta1.InferenceService
+	if err := c.client.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: key.Name}, &is); err != nil {
+		return nil, fmt.Errorf("read service %s: %w", key, err)
+	}
+	return &is, nil
+}
+
 // warnings lets through what is at least a warning: controller-runtime tells at info about its
 // own inner life, and about KServe's finalizer, whose name isn't ours to choose.
 type warnings struct{ slog.Handler }

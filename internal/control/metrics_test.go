@@ -14,6 +14,7 @@ import (
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/demand"
+	"stationmaster.dev/stationmaster/internal/plan"
 	"stationmaster.dev/stationmaster/internal/scale"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
@@ -227,4 +228,29 @@ func TestMetricsReachTheAutoscalerAndTheirAbsenceTheStatus(t *testing.T) {
 		}
 		return "none"
 	})
+}
+
+func TestPlanFollowsWhoeverSetsReplicas(t *testing.T) {
+	told := func(n int) spec.Elsewhere { return spec.Elsewhere{Asked: n} }
+	for name, tc := range map[string]struct {
+		elsewhere map[string]spec.Elsewhere
+		latest    string
+		replicas  int
+		wants     map[string]int
+	}{
+		"nobody has spoken yet":                 {nil, "one", 2, map[string]int{"one": 2}},
+		"more are asked for":                    {map[string]spec.Elsewhere{"one": told(5)}, "one", 2, map[string]int{"one": 5}},
+		"none is asked for":                     {map[string]spec.Elsewhere{"one": told(0)}, "one", 1, map[string]int{"one": 0}},
+		"a new one must carry what the old one": {map[string]spec.Elsewhere{"one": told(5)}, "two", 5, map[string]int{"one": 5, "two": 2}},
+		"and no more than it is let have":       {map[string]spec.Elsewhere{"one": told(5), "two": told(3)}, "two", 3, map[string]int{"one": 5, "two": 3}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &service{observed: spec.Observed{Elsewhere: tc.elsewhere}}
+			pc := &plan.Component{Latest: tc.latest, Replicas: 2, Last: plan.Rollout{Latest: "one", RolledOut: "one"}}
+			s.wantsOfOthers(&component{replicas: 2}, pc)
+			if diff := cmp.Diff(tc.wants, pc.Wants); diff != "" || pc.Replicas != tc.replicas {
+				t.Errorf("%d replicas, want %d; wants (-want +got):\n%s", pc.Replicas, tc.replicas, diff)
+			}
+		})
+	}
 }

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -9,6 +8,7 @@ import (
 
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	"stationmaster.dev/stationmaster/internal/demand"
+	"stationmaster.dev/stationmaster/internal/manifest"
 	"stationmaster.dev/stationmaster/internal/plan"
 	"stationmaster.dev/stationmaster/internal/routing"
 	"stationmaster.dev/stationmaster/internal/scale"
@@ -29,11 +29,11 @@ type scaled struct {
 
 // scaling returns how a component scales. An error is about what the manifest says.
 func scaling(is *v1beta1.InferenceService, ext *v1beta1.ComponentExtensionSpec, oneMachine bool) (scaled, error) {
-	s, annotations, err := readScaling(is, ext)
+	s, annotations, err := manifest.Scaling(is, ext)
 	if err != nil || s.Class == scale.ClassNone {
 		return scaled{}, err
 	}
-	if !oneMachine && delegated(ext, s.Class, s.Resource, s.Config.Target) {
+	if !oneMachine && manifest.ScalesElsewhere(ext, s) {
 		return scaled{elsewhere: true, least: max(s.Config.MinScale, 1)}, nil
 	}
 	if s.Class == scale.ClassExternal {
@@ -63,51 +63,6 @@ func scaling(is *v1beta1.InferenceService, ext *v1beta1.ComponentExtensionSpec, 
 		return scaled{least: cfg.MinScale}, nil
 	}
 	return scaled{cfg: &cfg, metrics: m}, nil
-}
-
-// delegated reports whether somebody else of a cluster sets a component's replicas.
-func delegated(ext *v1beta1.ComponentExtensionSpec, class scale.Class, resource string, target float64) bool {
-	named := ext.AutoScaling != nil && len(ext.AutoScaling.Metrics) > 0
-	switch class {
-	case scale.ClassExternal:
-		return true
-	case scale.ClassKEDA:
-		return named
-	case scale.ClassHPA:
-		return named || resource != "memory" || target > 0
-	}
-	return false
-}
-
-// readScaling reads what the manifest says of a component's scaling, and returns the annotations
-// that hold for it as well.
-func readScaling(is *v1beta1.InferenceService, ext *v1beta1.ComponentExtensionSpec) (*scale.Scaling, map[string]string, error) {
-	base := scale.Default()
-	// The gateway holds requests by itself at any time, so that nothing has to be waited for
-	// before the last replica goes; and one replica is the least unless less is asked for.
-	base.GracePeriod, base.MinScale = 0, 1
-	annotations := maps.Clone(is.Annotations)
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	maps.Copy(annotations, ext.Annotations)
-	settings := scale.Settings{Annotations: annotations, MaxReplicas: int(ext.MaxReplicas)}
-	if ext.MinReplicas != nil {
-		n := int(*ext.MinReplicas)
-		settings.MinReplicas = &n
-	}
-	if ext.ScaleTarget != nil {
-		n := int(*ext.ScaleTarget)
-		settings.ScaleTarget = &n
-	}
-	if ext.ScaleMetric != nil {
-		settings.ScaleMetric = string(*ext.ScaleMetric)
-	}
-	if ext.ContainerConcurrency != nil {
-		settings.ContainerConcurrency = int(*ext.ContainerConcurrency)
-	}
-	s, err := scale.Read(base, settings)
-	return &s, annotations, err
 }
 
 // unbounded reports whether a service asks for as many replicas as its load wants: a machine has

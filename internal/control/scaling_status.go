@@ -30,11 +30,7 @@ func (c *Controller) scalingActive(s *service) (v verdict, scales bool) {
 		case s.stopped:
 		case comp.elsewhere:
 			scales = true
-			other, told := s.observed.Elsewhere[a.Revision]
-			if !told {
-				other.Reason, other.Problem = "NotYetInEffect", "nobody else sets the number of replicas here yet; minReplicas run"
-			}
-			if other.Problem != "" {
+			if other := s.observed.Elsewhere[a.Revision]; other.Problem != "" {
 				blame(a.Revision, other.Reason, other.Problem)
 			}
 		case comp.metrics != nil:

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -197,13 +198,19 @@ func (p *Platform) converge(ctx context.Context, o client.Object) error {
 	return nil
 }
 
-// live returns what the cache has of an object, or nil.
+// live returns what the cache has of an object, or nil; one of a kind that isn't ours is read from
+// the API.
 func (p *Platform) live(ctx context.Context, o client.Object) (client.Object, error) {
 	have, ok := o.DeepCopyObject().(client.Object)
 	if !ok {
 		panic(fmt.Sprintf("BUG: a copy of %T isn't one", o))
 	}
-	err := p.cache.Get(ctx, client.ObjectKeyFromObject(o), have, client.UnsafeDisableDeepCopy)
+	var err error
+	if _, foreign := o.(*unstructured.Unstructured); foreign {
+		err = p.client.Get(ctx, client.ObjectKeyFromObject(o), have)
+	} else {
+		err = p.cache.Get(ctx, client.ObjectKeyFromObject(o), have, client.UnsafeDisableDeepCopy)
+	}
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
@@ -225,8 +232,13 @@ func (p *Platform) forget(o client.Object) {
 
 // prune deletes the service's objects that aren't wanted, but keeps those of revisions that
 // are and couldn't be made now.
-func (p *Platform) prune(ctx context.Context, key spec.ServiceKey, objects []client.Object, refused []spec.Replica) error {
+func (p *Platform) prune(ctx context.Context, key spec.ServiceKey, objects []client.Object, members []member, refused []spec.Replica) error {
 	keep := map[objectKey]bool{}
+	for _, m := range members {
+		if m.elsewhere != nil && m.elsewhere.scaler != nil {
+			keep[keyOf(m.elsewhere.scaler)] = true
+		}
+	}
 	for _, o := range objects {
 		keep[keyOf(o)] = true
 	}
@@ -237,6 +249,7 @@ func (p *Platform) prune(ctx context.Context, key spec.ServiceKey, objects []cli
 	var found []client.Object
 	for _, list := range []client.ObjectList{
 		&appsv1.DeploymentList{}, &policyv1.PodDisruptionBudgetList{}, &corev1.ServiceList{}, &corev1.ConfigMapList{}, &networkingv1.NetworkPolicyList{},
+		&autoscalingv2.HorizontalPodAutoscalerList{},
 	} {
 		if err := p.list(ctx, key, list); err != nil {
 			return err
@@ -248,8 +261,16 @@ func (p *Platform) prune(ctx context.Context, key spec.ServiceKey, objects []cli
 	p.mu.Unlock()
 	for _, o := range found {
 		k := keyOf(o)
-		if keep[k] || blocked[o.GetLabels()[labelRevision]] || o.GetDeletionTimestamp() != nil {
+		if keep[k] || blocked[o.GetLabels()[labelRevision]] || o.GetDeletionTimestamp() != nil || kedas(o) {
 			continue
+		}
+		if d, ok := o.(*appsv1.Deployment); ok {
+			if err := p.endScaledObject(ctx, d); err != nil {
+				return err
+			}
+			p.mu.Lock()
+			delete(p.problems, spec.RevisionKey{Namespace: d.Namespace, Name: d.Name})
+			p.mu.Unlock()
 		}
 		if err := p.remove(ctx, o); err != nil {
 			return err

@@ -37,6 +37,10 @@ type cluster struct {
 	frozen bool
 	held   []func()
 	made   int
+	// keda says that the kind ScaledObject is known.
+	keda bool
+	// replicasOf names who set the replicas of Deployments, by key.
+	replicasOf map[string]string
 }
 
 var status = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
@@ -49,7 +53,7 @@ type watcher struct {
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{objects: map[string]*unstructured.Unstructured{}, watchers: map[*watcher]bool{}}
+	c := &cluster{objects: map[string]*unstructured.Unstructured{}, watchers: map[*watcher]bool{}, replicasOf: map[string]string{}}
 	c.Server = httptest.NewServer(c)
 	t.Cleanup(func() {
 		c.CloseClientConnections()
@@ -65,7 +69,12 @@ func (c *cluster) config() *rest.Config {
 // ServeHTTP answers the verbs that clients of the platform use.
 func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	parts = parts[slices.Index(parts, "v1")+1:]
+	// api/v1/…, apis/group/version/…
+	if parts[0] == "api" {
+		parts = parts[2:]
+	} else {
+		parts = parts[3:]
+	}
 	var namespace, name string
 	if parts[0] == "namespaces" {
 		namespace, parts = parts[1], parts[2:]
@@ -75,11 +84,17 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		name = parts[1]
 	}
 	key := resource + "/" + namespace + "/" + name
+	if resource == "scaledobjects" && !c.hasKEDA() {
+		notFound(w)
+		return
+	}
 	switch {
 	case r.Method == http.MethodGet && r.URL.Query().Get("watch") != "":
 		c.watch(w, r, resource)
 	case r.Method == http.MethodGet && name == "":
 		c.list(w, r, resource)
+	case r.Method == http.MethodGet:
+		c.answer(w, key)
 	case r.Method == http.MethodPatch:
 		c.apply(w, r, key)
 	case r.Method == http.MethodDelete:
@@ -87,6 +102,55 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		http.Error(w, r.Method+" "+r.URL.Path, http.StatusNotImplemented)
 	}
+}
+
+func (c *cluster) hasKEDA() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.keda
+}
+
+func (c *cluster) answer(w http.ResponseWriter, key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o := c.objects[key]; o != nil {
+		reply(w, o.Object)
+		return
+	}
+	notFound(w)
+}
+
+func notFound(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusNotFound)
+	_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: status, Status: "Failure", Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound})
+}
+
+// scaleTo sets a Deployment's replicas as its scale subresource does.
+func (c *cluster) scaleTo(key string, n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o := c.objects[key].DeepCopy()
+	_ = unstructured.SetNestedField(o.Object, n, "spec", "replicas")
+	c.replicasOf[key] = "scale"
+	c.put(key, o)
+	c.rollOut(o)
+}
+
+// ownReplicas does to a Deployment's number of replicas what server-side apply does: who applies
+// without a field that it owned alone takes it away, and the default is 1. The caller holds mu.
+func (c *cluster) ownReplicas(key, manager string, o *unstructured.Unstructured) {
+	if _, given, _ := unstructured.NestedInt64(o.Object, "spec", "replicas"); given {
+		c.replicasOf[key] = manager
+		return
+	}
+	n := int64(1)
+	if old := c.objects[key]; old != nil && c.replicasOf[key] != manager {
+		n, _, _ = unstructured.NestedInt64(old.Object, "spec", "replicas")
+	} else {
+		delete(c.replicasOf, key)
+	}
+	_ = unstructured.SetNestedField(o.Object, n, "spec", "replicas")
 }
 
 func selectorOf(r *http.Request) labels.Selector {
@@ -132,6 +196,7 @@ func (c *cluster) watch(w http.ResponseWriter, r *http.Request, resource string)
 	kinds := map[string][2]string{
 		"pods": {"v1", "Pod"}, "services": {"v1", "Service"}, "configmaps": {"v1", "ConfigMap"}, "deployments": {"apps/v1", "Deployment"},
 		"poddisruptionbudgets": {"policy/v1", "PodDisruptionBudget"}, "networkpolicies": {"networking.k8s.io/v1", "NetworkPolicy"},
+		"horizontalpodautoscalers": {"autoscaling/v2", "HorizontalPodAutoscaler"},
 	}
 	mark.SetAPIVersion(kinds[resource][0])
 	mark.SetKind(kinds[resource][1])
@@ -266,6 +331,13 @@ func (c *cluster) apply(w http.ResponseWriter, r *http.Request, key string) {
 		}
 	}
 	if o.GetKind() == "Deployment" {
+		manager := r.URL.Query().Get("fieldManager")
+		if _, whole := o.Object["spec"].(map[string]any)["template"]; !whole && c.objects[key] != nil {
+			n, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")
+			o = c.objects[key].DeepCopy()
+			_ = unstructured.SetNestedField(o.Object, n, "spec", "replicas")
+		}
+		c.ownReplicas(key, manager, o)
 		// A default, as the real API adds many.
 		_ = unstructured.SetNestedField(o.Object, "Always", "spec", "template", "spec", "restartPolicy")
 	}
@@ -282,9 +354,7 @@ func (c *cluster) delete(w http.ResponseWriter, key string) {
 	c.writes = append(c.writes, "DELETE "+key)
 	o := c.objects[key]
 	if o == nil {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusNotFound)
-		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: status, Status: "Failure", Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound})
+		notFound(w)
 		return
 	}
 	if o.GetKind() == "Deployment" {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/manifest"
@@ -34,6 +36,9 @@ type Config struct {
 	// better answer from a cache. Pods are made from its pod template, not from the workload,
 	// which lacks what only Kubernetes heeds.
 	Revisions func(context.Context, spec.RevisionKey) (*smv1alpha1.Revision, error)
+	// Service reads a service, of which assignments whose replicas are set elsewhere need the
+	// autoscaling. It may be nil where there are none.
+	Service func(context.Context, spec.ServiceKey) (*v1beta1.InferenceService, error)
 	// Image is our own image, whose entrypoint is the stationmaster binary. It pulls models and
 	// is the built-in runtime. Empty means that neither works, which shows as a failure.
 	Image string
@@ -70,7 +75,9 @@ type Platform struct {
 	applied map[spec.ServiceKey]bool
 	// refused holds what the cluster said to assignments that it didn't take.
 	refused map[spec.ServiceKey][]spec.Replica
-	written writes
+	// problems holds why the autoscalers of revisions couldn't be made.
+	problems map[spec.RevisionKey]problem
+	written  writes
 }
 
 var _ platform.Platform = (*Platform)(nil)
@@ -104,7 +111,8 @@ func New(config *rest.Config, cfg Config) (*Platform, error) {
 	}
 	p := &Platform{
 		Observer: o, cfg: cfg, client: c,
-		applied: map[spec.ServiceKey]bool{}, refused: map[spec.ServiceKey][]spec.Replica{}, written: writes{},
+		applied: map[spec.ServiceKey]bool{}, refused: map[spec.ServiceKey][]spec.Replica{},
+		problems: map[spec.RevisionKey]problem{}, written: writes{},
 	}
 	o.deleted = p.forget
 	return p, nil
@@ -113,7 +121,7 @@ func New(config *rest.Config, cfg Config) (*Platform, error) {
 func newScheme() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, appsv1.AddToScheme, policyv1.AddToScheme, networkingv1.AddToScheme,
+		corev1.AddToScheme, appsv1.AddToScheme, policyv1.AddToScheme, networkingv1.AddToScheme, autoscalingv2.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			return nil, fmt.Errorf("build scheme: %w", err)
@@ -134,6 +142,7 @@ func mapper(scheme *runtime.Scheme) meta.RESTMapper {
 		m.Add(kinds[0], meta.RESTScopeNamespace)
 		m.Add(kinds[0].GroupVersion().WithKind(kinds[0].Kind+"List"), meta.RESTScopeNamespace)
 	}
+	m.Add(scaledObject, meta.RESTScopeNamespace)
 	return m
 }
 
@@ -141,6 +150,7 @@ func mapper(scheme *runtime.Scheme) meta.RESTMapper {
 func ownKinds() []client.Object {
 	return []client.Object{
 		&appsv1.Deployment{}, &corev1.Service{}, &corev1.ConfigMap{}, &policyv1.PodDisruptionBudget{}, &networkingv1.NetworkPolicy{},
+		&autoscalingv2.HorizontalPodAutoscaler{},
 	}
 }
 
@@ -167,6 +177,9 @@ func (p *Platform) retry(ctx context.Context) {
 				if slices.ContainsFunc(refused, func(r spec.Replica) bool { return !r.Failure.Terminal }) {
 					p.feed.Notify(key)
 				}
+			}
+			for _, s := range p.unscaledServices() {
+				p.feed.Notify(s)
 			}
 			p.mu.Unlock()
 		case <-ctx.Done():
@@ -220,8 +233,15 @@ func (p *Platform) Apply(ctx context.Context, key spec.ServiceKey, want []platfo
 			return err
 		}
 	}
+	for i := range members {
+		if members[i].elsewhere == nil {
+			p.unscaled(&members[i], spec.Elsewhere{})
+		} else if err := p.applyScaler(ctx, &members[i]); err != nil {
+			return err
+		}
+	}
 	p.refuse(key, refused)
-	return p.prune(ctx, key, objects, refused)
+	return p.prune(ctx, key, objects, members, refused)
 }
 
 // refuse keeps what was refused of a service, once for each revision, with the time at which
@@ -273,8 +293,15 @@ func (p *Platform) Observe(ctx context.Context, key spec.ServiceKey) (spec.Obser
 	p.mu.Lock()
 	refused := slices.Clone(p.refused[key])
 	p.mu.Unlock()
+	var scalers autoscalingv2.HorizontalPodAutoscalerList
+	if err := p.list(ctx, key, &scalers); err != nil {
+		return spec.Observed{}, err
+	}
 	replicas := blocked(replicasOf(pods), deployments.Items)
-	return spec.Observed{Replicas: sorted(append(replicas, refused...))}, nil
+	return spec.Observed{
+		Replicas:  sorted(append(replicas, refused...)),
+		Elsewhere: p.elsewhereOf(key, deployments.Items, scalers.Items),
+	}, nil
 }
 
 // Services implements platform.Platform.
@@ -309,6 +336,8 @@ type member struct {
 	revision *smv1alpha1.Revision
 	workload spec.Workload
 	replicas int
+	// elsewhere is set where somebody else sets the number of replicas, which is the first one then.
+	elsewhere *elsewhere
 	// digests pin models, by URI.
 	digests map[string]string
 }
@@ -340,8 +369,19 @@ func (p *Platform) member(ctx context.Context, a platform.Assignment) (member, [
 		return m, nil, err
 	}
 	cfg := p.cfg
-	if d, ok := live.(*appsv1.Deployment); ok {
-		cfg.Image = cfg.ownImage(d, rev.Spec.Hash)
+	deployment, _ := live.(*appsv1.Deployment)
+	if deployment != nil {
+		cfg.Image = cfg.ownImage(deployment, rev.Spec.Hash)
+	}
+	if a.Elsewhere {
+		if err := p.delegate(ctx, &m, deployment); err != nil {
+			return m, nil, err
+		}
+	}
+	if deployment != nil && (m.elsewhere == nil || m.elsewhere.kind() != scaledObject.Kind) {
+		if err := p.endScaledObject(ctx, deployment); err != nil {
+			return m, nil, err
+		}
 	}
 	made, err := cfg.revisionObjects(m)
 	if err != nil {

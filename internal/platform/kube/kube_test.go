@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/platform"
@@ -30,6 +31,8 @@ type recorded struct {
 	*kube.Platform
 	mu        sync.Mutex
 	revisions map[spec.RevisionKey]*smv1alpha1.Revision
+	// service is what is read as any service.
+	service *v1beta1.InferenceService
 }
 
 func (r *recorded) Apply(ctx context.Context, key spec.ServiceKey, want []platform.Assignment) error {
@@ -48,6 +51,12 @@ func (r *recorded) read(_ context.Context, key spec.RevisionKey) (*smv1alpha1.Re
 		return rev, nil
 	}
 	return nil, errdef.New(errdef.ErrNotFound, "no revision "+key.String())
+}
+
+func (r *recorded) readService(context.Context, spec.ServiceKey) (*v1beta1.InferenceService, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.service, nil
 }
 
 // revisionOf turns a workload back into the revision that it could have been made from.
@@ -72,7 +81,7 @@ func revisionOf(w spec.Workload) *smv1alpha1.Revision {
 func start(t *testing.T, c *cluster, cfg kube.Config) *recorded {
 	t.Helper()
 	r := &recorded{revisions: map[spec.RevisionKey]*smv1alpha1.Revision{}}
-	cfg.Revisions = r.read
+	cfg.Revisions, cfg.Service = r.read, r.readService
 	p, err := kube.New(c.config(), cfg)
 	if err != nil {
 		t.Fatal(err)

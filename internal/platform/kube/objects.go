@@ -27,17 +27,15 @@ func (c *Config) revisionObjects(m member) ([]client.Object, error) {
 		return nil, err
 	}
 	w := &m.workload
-	meta := metav1.ObjectMeta{
-		Name: w.Revision.Name, Namespace: w.Revision.Namespace,
-		Labels: merged(podLabels(w), serviceLabels(w.Service)), OwnerReferences: revisionOwner(m.revision),
-	}
+	meta := m.meta()
 	noted := *meta.DeepCopy()
+	noted.Annotations = map[string]string{}
 	if c.Image != "" {
-		noted.Annotations = map[string]string{annotationImage: c.Image}
+		noted.Annotations[annotationImage] = c.Image
 	}
 	replicas, history, deadline := int32(m.replicas), int32(2), int32(600)
 	none, one := intstr.FromInt32(0), intstr.FromInt32(1)
-	out := []client.Object{&appsv1.Deployment{
+	deployment := &appsv1.Deployment{
 		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "Deployment"},
 		ObjectMeta: noted,
 		Spec: appsv1.DeploymentSpec{
@@ -48,7 +46,11 @@ func (c *Config) revisionObjects(m member) ([]client.Object, error) {
 				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &one, MaxUnavailable: &none},
 			},
 		},
-	}}
+	}
+	if m.elsewhere != nil && m.elsewhere.begun {
+		deployment.Spec.Replicas, deployment.Annotations[annotationScaler] = nil, m.elsewhere.kind()
+	}
+	out := []client.Object{deployment}
 	pins := map[string]string{}
 	for i, model := range w.Models {
 		if kind, _ := sourceOf(model.URI); kind == pulled {

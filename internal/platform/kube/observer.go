@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -212,6 +213,14 @@ func telling(a, b client.Object) bool {
 	case *appsv1.Deployment:
 		before, ok := a.(*appsv1.Deployment)
 		return !ok || edited(a, b) || !reflect.DeepEqual(obstacle(before), obstacle(b))
+	case *autoscalingv2.HorizontalPodAutoscaler:
+		before, ok := a.(*autoscalingv2.HorizontalPodAutoscaler)
+		if !ok || edited(a, b) || !reflect.DeepEqual(before.Spec, b.Spec) {
+			return true
+		}
+		_, was := inactive(before)
+		_, is := inactive(b)
+		return was != is
 	}
 	return b.GetGeneration() == 0 || edited(a, b)
 }
@@ -240,6 +249,8 @@ func items(list client.ObjectList) []client.Object {
 		out = pointers[corev1.ConfigMap, *corev1.ConfigMap](l.Items)
 	case *policyv1.PodDisruptionBudgetList:
 		out = pointers[policyv1.PodDisruptionBudget, *policyv1.PodDisruptionBudget](l.Items)
+	case *autoscalingv2.HorizontalPodAutoscalerList:
+		out = pointers[autoscalingv2.HorizontalPodAutoscaler, *autoscalingv2.HorizontalPodAutoscaler](l.Items)
 	case *networkingv1.NetworkPolicyList:
 		out = pointers[networkingv1.NetworkPolicy, *networkingv1.NetworkPolicy](l.Items)
 	default:
