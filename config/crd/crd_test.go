@@ -58,7 +58,7 @@ func TestAPIServerAcceptsEveryCRD(t *testing.T) {
 			})
 		}
 		want := []string{
-			"clusterservingruntimes.serving.kserve.io", "inferenceservices.serving.kserve.io",
+			"clusterservingruntimes.serving.kserve.io", "inferencegraphs.serving.kserve.io", "inferenceservices.serving.kserve.io",
 			"servingruntimes.serving.kserve.io", "trainedmodels.serving.kserve.io", "revisions.stationmaster.dev", "routes.stationmaster.dev",
 		}
 		if diff := cmp.Diff(want, names); diff != "" {

@@ -61,6 +61,9 @@ func (s scope) models() []modelState {
 // readiness says whether a service's models can infer: every component that a prediction
 // passes has to be ready.
 func readiness(table *route.Table, s *route.Service) (bool, string) {
+	if s.Graph != nil {
+		return graphReadiness(table, s)
+	}
 	for _, c := range [...]spec.Component{spec.Predictor, spec.Transformer, spec.Explainer} {
 		if _, has := s.Components[c]; !has {
 			continue

@@ -53,6 +53,8 @@ type Gateway struct {
 	turns turns
 	// cold has a token when a request began to wait for something to be started.
 	cold chan struct{}
+	// outside calls URLs that graphs name and that aren't ours.
+	outside *http.Client
 	// relays send the messages of client streams, and copies of requests.
 	relays sync.WaitGroup
 	// copies bounds the mirrored requests; copying ends when the gateway has drained.
@@ -83,6 +85,7 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	g.turns.begin(rand.Uint32())
 	g.drop = g.dropped
+	g.outside = newOutside()
 	g.copies = make(chan struct{}, maxCopies)
 	g.copying, g.endCopying = context.WithCancel(context.Background())
 	g.dialer = grpcpool.New(cfg.MaxMessage)
@@ -195,6 +198,7 @@ func (g *Gateway) drain(ctx context.Context, server *http.Server) {
 	g.relays.Wait()
 	g.tellRest(ctx)
 	g.pool.Close()
+	g.outside.CloseIdleConnections()
 	g.dialer.Close()
 }
 

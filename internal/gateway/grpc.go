@@ -219,6 +219,9 @@ func (c *call) serve() error {
 		return err
 	}
 	if t == nil {
+		if s := c.match.Service; s != nil && s.Graph != nil {
+			return c.serveGraph(s)
+		}
 		return c.serveWhole()
 	}
 	c.choose(t)

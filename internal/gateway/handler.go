@@ -230,6 +230,10 @@ func (x *exchange) serve() {
 		return
 	}
 	if t == nil {
+		if s := x.match.Service; s != nil && s.Graph != nil {
+			x.serveGraph(s)
+			return
+		}
 		x.serveBare()
 		return
 	}

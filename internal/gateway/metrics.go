@@ -67,6 +67,8 @@ type metrics struct {
 	// generated are the series of generated text.
 	generated tokenMetrics
 	batched   batchMetrics
+	// steps are the series of graphs' steps.
+	steps stepMetrics
 
 	mu      sync.Mutex
 	targets map[targetKey]*targetMetrics
@@ -108,13 +110,14 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		}, []string{"namespace", "service", "revision", "result"}),
 		generated: newTokenMetrics(),
 		batched:   newBatchMetrics(),
+		steps:     newStepMetrics(),
 		targets:   map[targetKey]*targetMetrics{},
 	}
 	m.gateway = m.newTarget(targetKey{})
 	if r == nil {
 		return m, nil
 	}
-	all := append([]prometheus.Collector{m.requests, m.seconds, m.inflight, m.errors, m.mirrored}, m.generated.collectors()...)
+	all := append([]prometheus.Collector{m.requests, m.seconds, m.inflight, m.errors, m.mirrored, m.steps.total, m.steps.seconds}, m.generated.collectors()...)
 	for _, c := range append(all, m.batched.collectors()...) {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("gateway: register metrics: %w", err)
@@ -170,6 +173,9 @@ func (m *metrics) prune(keep func(targetKey) bool) {
 		m.errors.DeletePartialMatch(labels)
 		m.mirrored.DeletePartialMatch(labels)
 		m.generated.prune(labels)
+		if key.revision == "" {
+			m.steps.prune(key.service)
+		}
 	}
 }
 

@@ -78,6 +78,9 @@ func (x *exchange) serveOpenAI() bool {
 		return false
 	}
 	_, _, err := x.find()
+	if x.match.Service != nil && x.match.Service.Graph != nil {
+		return false // which answers whatever the path
+	}
 	call, ok := openai.ParsePath(x.match.Path)
 	if !ok || err != nil && !errors.Is(err, errdef.ErrNotFound) {
 		return false

@@ -43,7 +43,13 @@ type revisionCard struct {
 }
 
 func (s scope) card(id string, service *route.Service) card {
-	return newCard(id, service, s.table.BackendOf(service, spec.Predictor))
+	c := newCard(id, service, s.table.BackendOf(service, spec.Predictor))
+	if service.Graph != nil {
+		if ready, _ := readiness(s.table, service); ready {
+			c.State = "ready"
+		}
+	}
+	return c
 }
 
 func newCard(id string, service *route.Service, b *route.Backend) card {
@@ -108,6 +114,10 @@ func (x *exchange) answerModels(call openai.Call) {
 	err := a.find(s.table, &x.match, errdef.ErrNotFound)
 	if err != nil {
 		x.fail(err)
+		return
+	}
+	if x.match.Service.Graph != nil {
+		x.answer(s.card(call.Model, x.match.Service))
 		return
 	}
 	x.answer(newCard(call.Model, x.match.Service, x.match.Backend))

@@ -336,7 +336,7 @@ func upgrade(h http.Header) string {
 // dropped reports the client's fields that engines must not believe.
 func (g *Gateway) dropped(name string) bool {
 	switch name {
-	case ServiceHeader, "X-Stationmaster-Revision", "X-Model-Digest":
+	case ServiceHeader, graphDepth, "X-Stationmaster-Revision", "X-Model-Digest":
 		return true
 	case "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port",
 		"X-Forwarded-Server", "X-Forwarded-Prefix", "X-Real-Ip":

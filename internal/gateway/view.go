@@ -17,6 +17,7 @@ type view struct {
 	endpoints map[*route.Endpoint]*endpoint
 	// grpcAddrs are the addresses that the table has.
 	grpcAddrs map[string]bool
+	graphs    map[*route.Service]*graphView
 	// batches says that the requests of some component are put together.
 	batches bool
 	// load is the function that route's picks ask.
@@ -122,6 +123,7 @@ func (g *Gateway) newView(table *route.Table) *view {
 			}
 		}
 	}
+	v.graphs = g.viewGraphs(table, live)
 	g.pool.Prune(func(addr string) bool { return httpAddrs[addr] })
 	g.dialer.Prune(v.hasGRPC)
 	g.metrics.prune(func(key targetKey) bool { return live[key] })

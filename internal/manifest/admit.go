@@ -101,6 +101,9 @@ func (v *Verdict) judge(obj, old Object, runtimes func() []NamedRuntime) {
 	case *v1alpha1.TrainedModel:
 		before, _ := old.(*v1alpha1.TrainedModel)
 		v.Refused = ValidateTrainedModel(o, before)
+	case *v1alpha1.InferenceGraph:
+		v.Refused = ValidateGraph(o)
+		v.warn(NotInEffectOfGraph(o))
 	case *v1alpha1.ServingRuntime:
 		spec = &o.Spec
 	case *v1alpha1.ClusterServingRuntime:

@@ -35,6 +35,7 @@ var kinds = map[schema.GroupVersionKind]func() Object{
 	v1alpha1.GroupVersion.WithKind("ServingRuntime"):        func() Object { return &v1alpha1.ServingRuntime{} },
 	v1alpha1.GroupVersion.WithKind("ClusterServingRuntime"): func() Object { return &v1alpha1.ClusterServingRuntime{} },
 	v1alpha1.GroupVersion.WithKind("TrainedModel"):          func() Object { return &v1alpha1.TrainedModel{} },
+	v1alpha1.GroupVersion.WithKind("InferenceGraph"):        func() Object { return &v1alpha1.InferenceGraph{} },
 	smv1alpha1.GroupVersion.WithKind("Revision"):            func() Object { return &smv1alpha1.Revision{} },
 	smv1alpha1.GroupVersion.WithKind("Route"):               func() Object { return &smv1alpha1.Route{} },
 }

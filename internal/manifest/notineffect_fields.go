@@ -37,6 +37,7 @@ const (
 	noVolume     = "this kind of volume needs a cluster; on one machine use emptyDir, hostPath, persistentVolumeClaim, configMap or secret"
 	noModelMesh  = "engines are reached at their own ports, without ModelMesh's puller and router"
 	noModelList  = "TrainedModels are served by engines alone that take them from " + ModelListDir + "/" + ModelListKey + ", as the runtime stationmaster-onnx-multi does; others aren't told to load and unload models"
+	noRouter     = "the graph runs in the gateway; there is no router pod"
 )
 
 // effects holds every struct type whose fields are looked at, and each of its fields. A test
@@ -74,6 +75,19 @@ var effects = map[reflect.Type]fields{
 		"batchInterval": notYet("each entry is posted at once: " + toCollector),
 	},
 	reflect.TypeFor[corev1.Container](): containerEffects,
+
+	reflect.TypeFor[v1alpha1.InferenceGraphSpec](): {
+		// NotInEffectOfGraph looks at the steps.
+		"nodes": works, "timeout": works, "routerTimeouts": inside,
+		"resources": notYet(noRouter), "affinity": notYet(noRouter), "tolerations": notYet(noRouter), "nodeSelector": notYet(noRouter),
+		"nodeName": notYet(noRouter), "serviceAccountName": notYet(noRouter), "minReplicas": notYet(noRouter), "maxReplicas": notYet(noRouter),
+		"scaleTarget": notYet(noRouter), "scaleMetric": notYet(noRouter),
+	},
+	reflect.TypeFor[v1alpha1.InferenceGraphRouterTimeouts](): {
+		"serverWrite": works, "serviceClient": works,
+		"serverRead": notYet("the gateway bounds how long a client may take to send, for every service alike"),
+		"serverIdle": notYet("the gateway bounds how long a connection may be unused, for every service alike"),
+	},
 
 	reflect.TypeFor[corev1.ResourceRequirements](): {
 		"limits": inside, "requests": inside,

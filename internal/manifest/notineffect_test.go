@@ -58,6 +58,7 @@ func TestEveryFieldIsClassified(t *testing.T) {
 	}
 	walk(reflect.TypeFor[v1beta1.InferenceServiceSpec](), "spec")
 	walk(reflect.TypeFor[v1alpha1.ServingRuntimeSpec](), "runtime.spec")
+	walk(reflect.TypeFor[v1alpha1.InferenceGraphSpec](), "graph.spec")
 	for typ := range effects {
 		if !seen[typ] {
 			t.Errorf("the table of %v is reached from nowhere", typ)

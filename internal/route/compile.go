@@ -18,6 +18,7 @@ type Table struct {
 	Partial  bool
 	services []*Service
 	byKey    map[spec.ServiceKey]*entry
+	graphs   map[spec.ServiceKey]*entry
 	hosts    map[string]hostEntry
 	prefixes map[string]*entry
 	// depths are the numbers of segments that prefixes have, the greatest first.
@@ -51,6 +52,7 @@ type hostEntry struct {
 func Compile(services []Service) *Table {
 	t := &Table{
 		byKey:    make(map[spec.ServiceKey]*entry, len(services)),
+		graphs:   map[spec.ServiceKey]*entry{},
 		hosts:    make(map[string]hostEntry, 2*len(services)),
 		prefixes: make(map[string]*entry, len(services)),
 		names:    make(map[string][]*entry, len(services)),
@@ -65,8 +67,12 @@ func Compile(services []Service) *Table {
 	var tagHosts []func() // they come last, so that none takes another service's own host
 	for _, service := range t.services {
 		s := newEntry(service)
-		if _, taken := t.byKey[s.Key]; !taken {
-			t.byKey[s.Key] = s
+		byKey := t.byKey
+		if s.Graph != nil {
+			byKey = t.graphs // a service of the same name has the key
+		}
+		if _, taken := byKey[s.Key]; !taken {
+			byKey[s.Key] = s
 		}
 		for _, h := range s.Hosts {
 			if h.Tag == "" {
@@ -182,7 +188,8 @@ type Match struct {
 	// Service is nil when the request is for the gateway as a whole (see Match's method).
 	Service   *Service
 	Component spec.Component
-	// Backend serves Component. It is empty, not nil, for a component that the service lacks.
+	// Backend serves Component. It is empty, not nil, for a component that the service lacks, and
+	// nil for a graph.
 	Backend *Backend
 	// Path is what remains after the prefix; it begins with "/" and is otherwise as it came.
 	Path string
@@ -241,12 +248,19 @@ func (h hostEntry) match(path string) Match {
 	return m
 }
 
-// Named finds a service by its namespace and name for a request with a path.
+// Named finds a service, else a graph, by its namespace and name for a request with a path.
 func (t *Table) Named(key spec.ServiceKey, path string) (Match, bool) {
-	if t == nil || t.byKey[key] == nil {
+	if t == nil {
 		return Match{}, false
 	}
-	return t.byKey[key].match("", path, ByKey), true
+	e := t.byKey[key]
+	if e == nil {
+		e = t.graphs[key]
+	}
+	if e == nil {
+		return Match{}, false
+	}
+	return e.match("", path, ByKey), true
 }
 
 // Model finds the service that a model's name leads to on the bare address; path is only kept
@@ -274,6 +288,9 @@ func (t *Table) Model(name, path string) (Match, error) {
 
 func (e *entry) match(component spec.Component, path string, via Via) Match {
 	m := Match{Service: e.Service, Component: component, Path: path, Call: ParsePath(path), Via: via}
+	if e.Graph != nil {
+		return m
+	}
 	if component == "" {
 		m.Component = e.Entry
 		if m.Call.Op == Explain && e.explainer != nil {
@@ -312,6 +329,9 @@ func (t *Table) Backends(yield func(*Service, *Backend) bool) {
 		return
 	}
 	for _, s := range t.services {
+		if s.Graph != nil {
+			continue
+		}
 		e := t.byKey[s.Key]
 		for _, c := range [...]spec.Component{spec.Predictor, spec.Transformer, spec.Explainer} {
 			if b := e.backend(c); b != &noBackend && !yield(s, b) {
@@ -330,7 +350,7 @@ func (t *Table) Backends(yield func(*Service, *Backend) bool) {
 // backend where the service lacks it; an empty component means the service's entry.
 func (t *Table) BackendOf(s *Service, c spec.Component) *Backend {
 	e := t.byKey[s.Key]
-	if e == nil {
+	if e == nil || s.Graph != nil {
 		return &noBackend
 	}
 	if c == "" {

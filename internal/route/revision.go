@@ -28,7 +28,7 @@ func pinTag(revision string) string { return "@" + revision }
 // Pin leads a match to one revision of its backend, whatever the weights: by the revision's name,
 // or the target's tag. It reports false where the backend has targets, and none of them is that.
 func (t *Table) Pin(m *Match, revision string) bool {
-	if t == nil || m.Service == nil || len(m.Backend.Targets) == 0 {
+	if t == nil || m.Service == nil || m.Backend == nil || len(m.Backend.Targets) == 0 {
 		return true
 	}
 	if only := m.Backend.Targets; len(only) == 1 {

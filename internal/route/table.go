@@ -9,9 +9,11 @@ import (
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
-// Service is one InferenceService as the gateway sees it.
+// Service is one InferenceService as the gateway sees it, or an InferenceGraph.
 type Service struct {
 	Key spec.ServiceKey
+	// Graph is set for an InferenceGraph, which has no components.
+	Graph *spec.Graph
 	// Hosts under which the service answers, without port, lower case: the service's own and
 	// those of its components (Host.Component says which).
 	Hosts []Host

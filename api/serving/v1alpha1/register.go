@@ -1,6 +1,6 @@
-// Package v1alpha1 is the published contract of ServingRuntime, ClusterServingRuntime and
-// TrainedModel, field for field the one that KServe serves as serving.kserve.io/v1alpha1. It holds types
-// only; selection and merging live in internal/catalogue and internal/manifest.
+// Package v1alpha1 is the published contract of ServingRuntime, ClusterServingRuntime,
+// TrainedModel and InferenceGraph, field for field the one that KServe serves as
+// serving.kserve.io/v1alpha1. It holds types only; selection and merging live in internal/catalogue and internal/manifest.
 //
 // +kubebuilder:object:generate=true
 // +groupName=serving.kserve.io
@@ -20,7 +20,8 @@ func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&ServingRuntime{}, &ServingRuntimeList{},
 		&ClusterServingRuntime{}, &ClusterServingRuntimeList{},
-		&TrainedModel{}, &TrainedModelList{})
+		&TrainedModel{}, &TrainedModelList{},
+		&InferenceGraph{}, &InferenceGraphList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

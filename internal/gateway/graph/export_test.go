@@ -1,0 +1,4 @@
+package graph
+
+// MapPredictions is mapPredictions, for tests.
+var MapPredictions = mapPredictions
