@@ -181,5 +181,5 @@ func (s *standalone) awaitOne(ctx context.Context, c client.Client, key client.O
 // routed reports whether the gateway has a ready replica for a service's requests, or wakes one.
 func (s *standalone) routed(key client.ObjectKey) bool {
 	m, ok := s.table.Load().Named(spec.ServiceKey{Namespace: key.Namespace, Name: key.Name}, "/")
-	return ok && (m.Backend.NotReady == "" || m.Backend.Cold)
+	return ok && m.Backend != nil && (m.Backend.NotReady == "" || m.Backend.Cold)
 }

@@ -111,11 +111,12 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 		ComponentAddress: func(k spec.ServiceKey, c spec.Component) string {
 			return manifest.ComponentName(k.Name, c) + "." + k.Namespace
 		},
-		Drain:      gatewayLag,
-		Scaling:    &board,
-		Evidence:   &ledger,
-		Namespaces: cfg.Watch,
-		Logger:     cfg.Logger,
+		Drain:       gatewayLag,
+		Scaling:     &board,
+		Evidence:    &ledger,
+		Namespaces:  cfg.Watch,
+		Logger:      cfg.Logger,
+		GatewayHost: cfg.Gateway + "." + cfg.Namespace + ".svc.cluster.local",
 	}
 	if cfg.LeaderElect {
 		settings.Leader = &control.Leader{Namespace: cfg.Namespace, Lease: "stationmaster-operator"}
@@ -320,7 +321,7 @@ const unknownKinds = 500 * time.Millisecond
 // installation it may start before them, or before the API server answers.
 func awaitKinds(ctx context.Context, c client.Client, log *slog.Logger) error {
 	for _, kind := range []client.Object{
-		&v1beta1.InferenceService{}, &v1alpha1.ServingRuntime{}, &v1alpha1.ClusterServingRuntime{}, &smv1alpha1.Revision{}, &smv1alpha1.Route{},
+		&v1beta1.InferenceService{}, &v1alpha1.ServingRuntime{}, &v1alpha1.ClusterServingRuntime{}, &v1alpha1.InferenceGraph{}, &smv1alpha1.Revision{}, &smv1alpha1.Route{},
 	} {
 		gvk, err := c.GroupVersionKindFor(kind)
 		if err != nil {

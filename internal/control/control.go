@@ -56,6 +56,9 @@ type Config struct {
 	// reached from inside the platform: what a transformer gets as --predictor_host. Nil means
 	// that the component's host name is used.
 	ComponentAddress func(spec.ServiceKey, spec.Component) string
+	// GatewayHost is the gateway's name in a cluster's DNS, which those of graphs lead to; empty
+	// gives graphs no names there.
+	GatewayHost string
 	// History is how many revisions of a component are kept beside those in use; 0 means 10.
 	History int
 	// OneMachine says that fields which only a cluster can honour are reported as such, and that
@@ -118,8 +121,10 @@ type Controller struct {
 	synced  chan struct{}
 	// written holds objects whose latest write the cache may not show yet, as written.
 	written map[types.UID]client.Object
-	// routes holds each service's line of the routing table; rollouts what plan must remember.
+	// routes holds each service's line of the routing table, graphs each graph's; rollouts what plan
+	// must remember.
 	routes   map[spec.ServiceKey]route.Service
+	graphs   map[spec.ServiceKey]route.Service
 	rollouts map[spec.ServiceKey]map[spec.Component]plan.Rollout
 	// lists holds the trained models that each service's engines were told to serve, with the
 	// generation that was told.
@@ -143,6 +148,7 @@ func New(cfg Config, p platform.Platform, table *state.Topic[route.Table]) *Cont
 		synced:   make(chan struct{}),
 		written:  map[types.UID]client.Object{},
 		routes:   map[spec.ServiceKey]route.Service{},
+		graphs:   map[spec.ServiceKey]route.Service{},
 		rollouts: map[spec.ServiceKey]map[spec.Component]plan.Rollout{},
 		lists:    map[spec.ServiceKey]map[string]int64{},
 		unseen:   map[spec.ServiceKey]bool{},
@@ -206,6 +212,9 @@ func (c *Controller) Run(ctx context.Context, config *rest.Config) error {
 		return err
 	}
 	if err := c.build(mgr, changed); err != nil {
+		return err
+	}
+	if err := c.addGraphs(mgr); err != nil {
 		return err
 	}
 	if err := mgr.Add(managerRunnable(func(ctx context.Context) error { return c.follow(ctx, changed) })); err != nil {
@@ -467,22 +476,26 @@ func (c *Controller) publish(key spec.ServiceKey, s *route.Service) {
 	c.publishTable()
 }
 
-// nameTaken returns the service for which a bare model name doesn't lead to key, if any: an
-// older one, or one made in the same second, for the API's times are no finer; tie says that it
-// is the latter. Of equals none gets the name: the gateway asks for a host or a prefix.
-func (c *Controller) nameTaken(key spec.ServiceKey, created time.Time, name string) (found spec.ServiceKey, tie, taken bool) {
+// nameTaken returns the service or graph for which a bare model name doesn't lead to key, if any:
+// an older one, or one made in the same second, for the API's times are no finer; tie says that
+// it is the latter. Of equals none gets the name: the gateway asks for a host or a prefix.
+func (c *Controller) nameTaken(key spec.ServiceKey, created time.Time, name string) (found string, tie, taken bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	oldest := created
-	for other, s := range c.routes {
-		if other == key || !slices.Contains(s.BareNames, name) || s.Created.After(oldest) {
-			continue
-		}
-		if s.Created.Before(oldest) || found == (spec.ServiceKey{}) || other.String() < found.String() {
-			found, oldest = other, s.Created
+	look := func(word string, lines map[spec.ServiceKey]route.Service, but spec.ServiceKey) {
+		for other, s := range lines {
+			if other == but || !slices.Contains(s.BareNames, name) || s.Created.After(oldest) {
+				continue
+			}
+			if called := word + " " + other.String(); s.Created.Before(oldest) || found == "" || called < found {
+				found, oldest = called, s.Created
+			}
 		}
 	}
-	return found, oldest.Equal(created), found != spec.ServiceKey{}
+	look("service", c.routes, key)
+	look("graph", c.graphs, spec.ServiceKey{})
+	return found, oldest.Equal(created), found != ""
 }
 
 // url builds the http URL of a host at the gateway's port.

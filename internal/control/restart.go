@@ -8,6 +8,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
@@ -53,8 +54,13 @@ func (c *Controller) expectAll(ctx context.Context, config *rest.Config) error {
 	if err := direct.List(ctx, &list); err != nil {
 		return fmt.Errorf("list services: %w", err)
 	}
+	var known v1alpha1.InferenceGraphList
+	if err := direct.List(ctx, &known); err != nil {
+		return fmt.Errorf("list graphs: %w", err)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.expectGraphs(known.Items)
 	for i := range list.Items {
 		c.unseen[spec.ServiceKey{Namespace: list.Items[i].Namespace, Name: list.Items[i].Name}] = true
 	}
@@ -76,9 +82,12 @@ func (c *Controller) seen(key spec.ServiceKey) {
 
 // publishTable publishes all routes. The caller holds mu.
 func (c *Controller) publishTable() {
-	all := make([]route.Service, 0, len(c.routes))
+	all := make([]route.Service, 0, len(c.routes)+len(c.graphs))
 	for _, r := range c.routes {
 		all = append(all, r)
+	}
+	for _, g := range c.graphs {
+		all = append(all, g)
 	}
 	t := route.Compile(all)
 	t.Partial = len(c.unseen) > 0

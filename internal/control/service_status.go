@@ -130,9 +130,14 @@ func (c *Controller) ingress(s *service) verdict {
 		return v
 	}
 	v.reason = "ModelNameTaken"
-	why := fmt.Sprintf("belongs to the older service %s", other)
+	why := fmt.Sprintf("belongs to the older %s", other)
 	if tie {
-		why = fmt.Sprintf("is that of service %s too, made in the same second, so requests by it are refused", other)
+		why = fmt.Sprintf("is that of %s too, made in the same second, so requests by it are refused", other)
+	}
+	if other == "graph "+s.key.String() {
+		v.reason = "NameTaken"
+		v.message = fmt.Sprintf("host, path prefix and model name may lead to %s instead: give one of the two another name", other)
+		return v
 	}
 	v.message = fmt.Sprintf("the model name %q on the bare address %s; reach this service by its host or by %s", s.key.Name, why, manifest.PathPrefix(s.key.Namespace, s.key.Name))
 	return v

@@ -59,6 +59,12 @@ const settle = 10 * time.Millisecond
 // the gateway may start before the API server has them.
 const unknownKinds = time.Second
 
+// subject is what a line of the table is about: a service, or a graph.
+type subject struct {
+	spec.ServiceKey
+	graph bool
+}
+
 // Follower follows one cluster. Make it with New and drive it with Run.
 type Follower struct {
 	cfg   Config
@@ -66,10 +72,10 @@ type Follower struct {
 	// indexed is set once trained models are indexed; it is Run's.
 	indexed bool
 	synced  chan struct{}
-	queue   workqueue.TypedRateLimitingInterface[spec.ServiceKey]
+	queue   workqueue.TypedRateLimitingInterface[subject]
 
 	mu    sync.Mutex
-	lines map[spec.ServiceKey]route.Service
+	lines map[subject]route.Service
 	// changed holds a value while lines are newer than the table.
 	changed chan struct{}
 }
@@ -97,9 +103,9 @@ func New(cfg Config) (*Follower, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Follower{
-		cfg: cfg, cache: c, synced: make(chan struct{}), lines: map[spec.ServiceKey]route.Service{}, changed: make(chan struct{}, 1),
+		cfg: cfg, cache: c, synced: make(chan struct{}), lines: map[subject]route.Service{}, changed: make(chan struct{}, 1),
 		queue: workqueue.NewTypedRateLimitingQueue(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[spec.ServiceKey](20*time.Millisecond, 5*time.Second)),
+			workqueue.NewTypedItemExponentialFailureRateLimiter[subject](20*time.Millisecond, 5*time.Second)),
 	}, nil
 }
 
@@ -123,7 +129,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	changes := f.cfg.Replicas.Changes(ctx)
 	parts.Go(func() {
 		for key := range changes {
-			f.queue.Add(key)
+			f.queue.Add(subject{ServiceKey: key})
 		}
 	})
 	for err := f.watch(ctx); err != nil; err = f.watch(ctx) {
@@ -168,15 +174,17 @@ func because(ctx context.Context, failed <-chan error) error {
 
 // watch turns changes of objects into work.
 func (f *Follower) watch(ctx context.Context) error {
-	ofItself := func(o client.Object) spec.ServiceKey {
-		return spec.ServiceKey{Namespace: o.GetNamespace(), Name: o.GetName()}
+	ofItself := func(o client.Object) subject {
+		_, graph := o.(*v1alpha1.InferenceGraph)
+		return subject{spec.ServiceKey{Namespace: o.GetNamespace(), Name: o.GetName()}, graph}
 	}
 	watches := []struct {
 		object   client.Object
-		key      func(client.Object) spec.ServiceKey
+		key      func(client.Object) subject
 		informer cache.Informer
 	}{
 		{object: &v1beta1.InferenceService{}, key: ofItself},
+		{object: &v1alpha1.InferenceGraph{}, key: ofItself},
 		{object: &smv1alpha1.Route{}, key: ofService},
 		{object: &smv1alpha1.Revision{}, key: ofService},
 		{object: &v1alpha1.TrainedModel{}, key: ofTrainedModel},
@@ -213,19 +221,19 @@ func (f *Follower) watch(ctx context.Context) error {
 	return nil
 }
 
-func ofService(o client.Object) spec.ServiceKey {
-	return spec.ServiceKey{Namespace: o.GetNamespace(), Name: o.GetLabels()[smv1alpha1.LabelService]}
+func ofService(o client.Object) subject {
+	return subject{ServiceKey: spec.ServiceKey{Namespace: o.GetNamespace(), Name: o.GetLabels()[smv1alpha1.LabelService]}}
 }
 
 // byService is the index of trained models by the service that they name.
 const byService = "spec.inferenceService"
 
-func ofTrainedModel(o client.Object) spec.ServiceKey {
-	key := spec.ServiceKey{Namespace: o.GetNamespace()}
+func ofTrainedModel(o client.Object) subject {
+	of := subject{ServiceKey: spec.ServiceKey{Namespace: o.GetNamespace()}}
 	if tm, ok := o.(*v1alpha1.TrainedModel); ok {
-		key.Name = tm.Spec.InferenceService
+		of.Name = tm.Spec.InferenceService
 	}
-	return key
+	return of
 }
 
 // first makes the first table whole, before anything is answered by it.
@@ -236,7 +244,17 @@ func (f *Follower) first(ctx context.Context) error {
 	}
 	for i := range list.Items {
 		key := spec.ServiceKey{Namespace: list.Items[i].Namespace, Name: list.Items[i].Name}
-		if err := f.look(ctx, key); err != nil {
+		if err := f.look(ctx, subject{ServiceKey: key}); err != nil {
+			return err
+		}
+	}
+	var graphs v1alpha1.InferenceGraphList
+	if err := f.cache.List(ctx, &graphs); err != nil {
+		return fmt.Errorf("list graphs: %w", err)
+	}
+	for i := range graphs.Items {
+		key := spec.ServiceKey{Namespace: graphs.Items[i].Namespace, Name: graphs.Items[i].Name}
+		if err := f.look(ctx, subject{key, true}); err != nil {
 			return err
 		}
 	}
@@ -262,12 +280,16 @@ func (f *Follower) step(ctx context.Context) bool {
 	return true
 }
 
-// look brings a service's line up to date.
-func (f *Follower) look(ctx context.Context, key spec.ServiceKey) error {
+// look brings the line of a service or graph up to date.
+func (f *Follower) look(ctx context.Context, of subject) error {
+	if of.graph {
+		return f.lookAtGraph(ctx, of)
+	}
+	key := of.ServiceKey
 	var is v1beta1.InferenceService
 	err := f.cache.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: key.Name}, &is)
 	if apierrors.IsNotFound(err) || (err == nil && !is.DeletionTimestamp.IsZero()) {
-		f.set(key, nil)
+		f.set(of, nil)
 		return nil
 	}
 	if err != nil {
@@ -296,7 +318,22 @@ func (f *Follower) look(ctx context.Context, key spec.ServiceKey) error {
 	if is.Labels[routing.VisibilityLabel] == routing.ClusterLocal {
 		line = routing.Inside(line, f.cfg.Domain)
 	}
-	f.set(key, &line)
+	f.set(of, &line)
+	return nil
+}
+
+func (f *Follower) lookAtGraph(ctx context.Context, of subject) error {
+	var g v1alpha1.InferenceGraph
+	err := f.cache.Get(ctx, client.ObjectKey{Namespace: of.Namespace, Name: of.Name}, &g)
+	if apierrors.IsNotFound(err) || (err == nil && !g.DeletionTimestamp.IsZero()) {
+		f.set(of, nil)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read graph %s: %w", of, err)
+	}
+	line := routing.GraphLine(&g, f.cfg.Domain, true)
+	f.set(of, &line)
 	return nil
 }
 
@@ -354,7 +391,7 @@ func returning(r smv1alpha1.ComponentRoute, is *v1beta1.InferenceService, o spec
 const stop = "serving.kserve.io/stop"
 
 // set replaces a line; nil removes it.
-func (f *Follower) set(key spec.ServiceKey, line *route.Service) {
+func (f *Follower) set(key subject, line *route.Service) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	old, had := f.lines[key]

@@ -184,10 +184,11 @@ func operatorRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{"serving.kserve.io"}, Resources: []string{"inferenceservices"}, Verbs: []string{"get", "list", "watch", "update", "patch"}},
 		{APIGroups: []string{"serving.kserve.io"}, Resources: []string{"inferenceservices/status", "inferenceservices/finalizers"}, Verbs: []string{"update", "patch"}},
-		{APIGroups: []string{"serving.kserve.io"}, Resources: []string{"servingruntimes"}, Verbs: read},
+		{APIGroups: []string{"serving.kserve.io"}, Resources: []string{"servingruntimes", "inferencegraphs"}, Verbs: read},
 		// Those of a service that is deleted go with it.
 		{APIGroups: []string{"serving.kserve.io"}, Resources: []string{"trainedmodels"}, Verbs: []string{"get", "list", "watch", "delete"}},
 		{APIGroups: []string{"serving.kserve.io"}, Resources: []string{"trainedmodels/status"}, Verbs: []string{"update", "patch"}},
+		{APIGroups: []string{"serving.kserve.io"}, Resources: []string{"inferencegraphs/status", "inferencegraphs/finalizers"}, Verbs: []string{"update", "patch"}},
 		// The catalogue that ships is applied when the operator starts.
 		{APIGroups: []string{"serving.kserve.io"}, Resources: []string{"clusterservingruntimes"}, Verbs: []string{"get", "list", "watch", "create", "update"}},
 		{APIGroups: []string{"stationmaster.dev"}, Resources: []string{"revisions", "routes"}, Verbs: write},
@@ -207,7 +208,7 @@ func operatorRules() []rbacv1.PolicyRule {
 func gatewayRules() []rbacv1.PolicyRule {
 	read := []string{"get", "list", "watch"}
 	return []rbacv1.PolicyRule{
-		{APIGroups: []string{"serving.kserve.io"}, Resources: []string{"inferenceservices", "trainedmodels"}, Verbs: read},
+		{APIGroups: []string{"serving.kserve.io"}, Resources: []string{"inferenceservices", "trainedmodels", "inferencegraphs"}, Verbs: read},
 		{APIGroups: []string{"stationmaster.dev"}, Resources: []string{"revisions", "routes"}, Verbs: read},
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: read},
 	}

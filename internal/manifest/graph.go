@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/url"
@@ -27,6 +28,12 @@ const stopAnnotation = "serving.kserve.io/stop"
 
 // GraphStopped reports whether a graph was taken out of use by KServe's annotation.
 func GraphStopped(g *v1alpha1.InferenceGraph) bool { return g.Annotations[stopAnnotation] == "true" }
+
+// GraphDeploymentMode returns the mode that a graph's annotation asks for, under its present name.
+// A graph runs in the gateway in each.
+func GraphDeploymentMode(g *v1alpha1.InferenceGraph) string {
+	return cmp.Or(presentMode(g.Annotations[DeploymentModeAnnotation]), ModeStandard)
+}
 
 // CompileGraph returns what a graph does with a request. One that isn't valid, or is stopped,
 // says so in NotReady.

@@ -147,7 +147,8 @@ func (t *Table) claim(h Host, s *entry) {
 	}
 }
 
-// older orders services by creation, those without a time last, then by key.
+// older orders services by creation, those without a time last, then by key, and graphs behind
+// services.
 func older(a, b *Service) int {
 	az, bz := a.Created.IsZero(), b.Created.IsZero()
 	switch {
@@ -156,7 +157,14 @@ func older(a, b *Service) int {
 	case !az && bz:
 		return -1
 	}
-	return cmp.Or(a.Created.Compare(b.Created), compareKeys(a.Key, b.Key))
+	return cmp.Or(a.Created.Compare(b.Created), compareKeys(a.Key, b.Key), rank(a)-rank(b))
+}
+
+func rank(s *Service) int {
+	if s.Graph != nil {
+		return 1
+	}
+	return 0
 }
 
 func compareKeys(a, b spec.ServiceKey) int {

@@ -222,6 +222,17 @@ func (r *run) sequence(ctx context.Context, node string, steps []spec.GraphStep,
 // errDecided ends steps whose answers don't matter any more.
 var errDecided = errors.New("another step decided the answer")
 
+// branch is the life of one of several steps that are taken at once.
+type branch struct {
+	ctx context.Context //nolint:containedctx // it lives as long as its node
+	end context.CancelCauseFunc
+}
+
+func branchOf(ctx context.Context) branch {
+	ctx, cancel := context.WithCancelCause(ctx)
+	return branch{ctx, cancel}
+}
+
 // ensemble takes all steps at once. A Hard step that fails decides the answer, the first one in
 // order if there are several, and so does a step without an answer: what can't change that any
 // more is ended.
@@ -232,16 +243,15 @@ func (r *run) ensemble(ctx context.Context, node string, steps []spec.GraphStep,
 		decides bool
 	}
 	results := make([]result, len(steps))
-	cancels := make([]context.CancelCauseFunc, len(steps))
-	contexts := make([]context.Context, len(steps))
+	branches := make([]branch, len(steps))
 	for i := range steps {
-		contexts[i], cancels[i] = context.WithCancelCause(ctx)
-		defer cancels[i](nil)
+		branches[i] = branchOf(ctx)
+		defer branches[i].end(nil)
 	}
 	var wg sync.WaitGroup
 	for i := range steps {
 		wg.Go(func() {
-			a, err := r.step(contexts[i], node, steps, i, in, depth)
+			a, err := r.step(branches[i].ctx, node, steps, i, in, depth)
 			if errors.Is(err, errDecided) {
 				return // its answer is of no use
 			}
@@ -252,7 +262,7 @@ func (r *run) ensemble(ctx context.Context, node string, steps []spec.GraphStep,
 			if results[i].decides {
 				for other := range steps {
 					if other > i || other < i && !steps[other].Hard {
-						cancels[other](errDecided)
+						branches[other].end(errDecided)
 					}
 				}
 			}

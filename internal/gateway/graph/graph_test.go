@@ -282,6 +282,7 @@ func TestAHardFailureEndsItsSiblings(t *testing.T) {
 		var ended atomic.Int32
 		c := callFunc(func(ctx context.Context, step graph.Step) (graph.Answer, error) {
 			if step.Key == "2" {
+				time.Sleep(time.Second) // by then all others are under way
 				return answer(http.StatusBadGateway), nil
 			}
 			<-ctx.Done()
