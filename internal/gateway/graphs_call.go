@@ -85,19 +85,19 @@ func (c *graphCaller) call(ctx context.Context, step graph.Step, in graph.Messag
 	return c.outside(ctx, step.URL, in)
 }
 
-// pathFor is where a service answers a message: by V1's or V2's path, as it speaks them and the
-// message looks.
+// pathFor is where a service answers a message: by the path of the protocol that the message looks
+// to be of, which is translated where the engine doesn't speak it. What looks like none goes to
+// V1's, as in KServe, unless the engine speaks V2 alone.
 func pathFor(m *route.Match, in graph.Message) string {
-	v1, v2 := false, false
-	for _, t := range m.Backend.Targets {
-		for _, p := range t.Protocols {
-			v1 = v1 || p == spec.V1
-			v2 = v2 || p == spec.V2 || p == spec.GRPCV2
+	name, v2 := m.Service.Key.Name, false
+	switch graph.ProtocolOf(in) {
+	case spec.V2:
+		v2 = true
+	case "":
+		for i := range m.Backend.Targets {
+			t := &m.Backend.Targets[i]
+			v2 = v2 || !speaks(t, spec.V1) && tensors(t)
 		}
-	}
-	name := m.Service.Key.Name
-	if v1 == v2 {
-		v2 = graph.LooksV2(in)
 	}
 	if v2 {
 		return convert.ModelPath("", "/infer")(name)

@@ -35,8 +35,8 @@ func graphOf(name string, kind spec.NodeKind, steps ...spec.GraphStep) route.Ser
 	}
 }
 
-// speaking declares the protocols of a service's engine.
-func speaking(s route.Service, protocols ...spec.Protocol) route.Service {
+// declaring declares the protocols of a service's engine.
+func declaring(s route.Service, protocols ...spec.Protocol) route.Service {
 	s.Components[spec.Predictor].Targets[0].Protocols = protocols
 	return s
 }
@@ -76,12 +76,13 @@ func TestAGraphIsAnsweredByItsServices(t *testing.T) {
 	refused.Graph.NotReady = "node n isn't there"
 	asleep := cold("asleep")
 	g := start(t, nil,
-		speaking(service("v1", route.Endpoint{HTTP: engine(t, saying(200, `{"predictions":[1,1]}`))}), spec.V1),
-		speaking(seenBy, spec.V2),
+		declaring(service("v1", route.Endpoint{HTTP: engine(t, saying(200, `{"predictions":[1,1]}`))}), spec.V1),
+		declaring(seenBy, spec.V1, spec.V2),
 		service("missing", route.Endpoint{HTTP: engine(t, saying(404, `{"detail":"Intentional 404 code"}`))}),
-		speaking(service("overgrpc", route.Endpoint{GRPC: grpcEngine(t, &oipEngine{})}), spec.GRPCV2),
+		declaring(service("overgrpc", route.Endpoint{GRPC: grpcEngine(t, &oipEngine{})}), spec.GRPCV2),
 		asleep, stuck, refused,
 		graphOf("chain", spec.Sequence, spec.GraphStep{Service: "v1"}, spec.GraphStep{Service: "witness", FromResponse: true, MapPredictions: true}),
+		graphOf("shown", spec.Sequence, spec.GraphStep{Service: "witness"}),
 		graphOf("soft", spec.Sequence, spec.GraphStep{Service: "v1"}, spec.GraphStep{Service: "missing"}),
 		graphOf("hard", spec.Sequence, spec.GraphStep{Service: "missing", Hard: true}, spec.GraphStep{Service: "v1"}),
 		graphOf("both", spec.Ensemble, spec.GraphStep{Service: "v1", Name: "a"}, spec.GraphStep{Service: "missing", Name: "b"}),
@@ -102,7 +103,8 @@ func TestAGraphIsAnsweredByItsServices(t *testing.T) {
 	}{
 		"by its prefix, whatever the path":     {path: "/serving/default/soft/what/ever", status: 404, want: `{"detail":"Intentional 404 code"}`},
 		"by its name, V1":                      {path: "/v1/models/hard:predict", status: 404, want: `{"detail":"Intentional 404 code"}`},
-		"by its name, V2":                      {path: "/v2/models/chain/infer", status: 200, want: `"path":"/v2/models/witness/infer"`},
+		"by its name, V2":                      {path: "/v2/models/chain/infer", status: 200, want: `"path":"/v1/models/witness:predict"`},
+		"a step of V2":                         {path: "/serving/default/shown", body: oneInput, status: 200, want: `"path":"/v2/models/witness/infer"`},
 		"predictions go on as instances":       {path: "/serving/default/chain", status: 200, want: `"body":{"instances":[1,1]}`},
 		"an ensemble":                          {path: "/serving/default/both", status: 200, want: `{"a":{"predictions":[1,1]},"b":{"detail":"Intentional 404 code"}}`},
 		"a switch without a match":             {path: "/serving/default/choice", status: 404, want: `{"error":"Failed to process request","cause":"None of the routes matched with the switch condition"}`},
@@ -212,8 +214,8 @@ func TestAStepWakesWhatSleeps(t *testing.T) {
 
 func TestAGraphAnswersOverGRPC(t *testing.T) {
 	g := start(t, nil,
-		speaking(service("rest", route.Endpoint{HTTP: engine(t, echoREST)}), spec.V2),
-		speaking(service("overgrpc", route.Endpoint{GRPC: grpcEngine(t, &oipEngine{})}), spec.GRPCV2),
+		declaring(service("rest", route.Endpoint{HTTP: engine(t, echoREST)}), spec.V2),
+		declaring(service("overgrpc", route.Endpoint{GRPC: grpcEngine(t, &oipEngine{})}), spec.GRPCV2),
 		service("missing", route.Endpoint{HTTP: engine(t, saying(404, `{"error":"no such thing"}`))}),
 		graphOf("chain", spec.Sequence, spec.GraphStep{Service: "rest"}, spec.GraphStep{Service: "overgrpc", FromResponse: true, MapPredictions: true}),
 		graphOf("both", spec.Ensemble, spec.GraphStep{Service: "rest"}),

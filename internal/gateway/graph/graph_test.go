@@ -417,16 +417,16 @@ func TestOutputsBecomeInputs(t *testing.T) {
 }
 
 func TestTheProtocolOfABodyIsSeen(t *testing.T) {
-	for body, v2 := range map[string]bool{
-		`{"instances":[[1]]}`: false, `{"decision_picker":"ERROR"}`: false, `not JSON`: false,
-		`{"inputs":{"a":[1]}}`: false, `{"inputs":[[1,2]]}`: false,
-		`{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}`: true,
+	for body, want := range map[string]spec.Protocol{
+		`{"instances":[[1]]}`: spec.V1, `{"decision_picker":"ERROR"}`: "", `not JSON`: "",
+		`{"inputs":{"a":[1]}}`: "", `{"inputs":[[1,2]]}`: "",
+		`{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}`: spec.V2,
 	} {
-		if got := graph.LooksV2(graph.Message{Body: []byte(body)}); got != v2 {
-			t.Errorf("%s: %v", body, got)
+		if got := graph.ProtocolOf(graph.Message{Body: []byte(body)}); got != want {
+			t.Errorf("%s: %q", body, got)
 		}
 	}
-	if !graph.LooksV2(tensors(`{}`, "x")) {
+	if graph.ProtocolOf(tensors(`{}`, "x")) != spec.V2 {
 		t.Error("binary tensors are V2's")
 	}
 }
@@ -443,7 +443,7 @@ func FuzzConditions(f *testing.F) {
 		if length != "" {
 			m.Header = http.Header{"Inference-Header-Content-Length": {length}}
 		}
-		graph.LooksV2(m)
+		graph.ProtocolOf(m)
 		c := callFunc(func(context.Context, graph.Step) (graph.Answer, error) {
 			return graph.Answer{Status: http.StatusOK, Message: m}, nil
 		})

@@ -103,12 +103,17 @@ func mapPredictions(m Message) Message {
 	return Message{Header: head, Body: append(b.Bytes(), tail...)}
 }
 
-// LooksV2 reports whether a request's body is one of the Open Inference Protocol rather than of
-// V1: it carries binary tensors, or has inputs that are tensors and no instances.
-func LooksV2(m Message) bool {
+// ProtocolOf returns the protocol that a request's body is of, as it looks: V2 where it carries
+// binary tensors, or its inputs are tensors, V1 where it has instances, and empty for neither.
+func ProtocolOf(m Message) spec.Protocol {
 	if m.Header.Get(lengthHeader) != "" {
-		return true
+		return spec.V2
 	}
-	found := gjson.GetManyBytes(m.Body, "instances", "inputs.0.datatype")
-	return !found[0].Exists() && found[1].Exists()
+	switch found := gjson.GetManyBytes(m.Body, "instances", "inputs.0.datatype"); {
+	case found[0].Exists():
+		return spec.V1
+	case found[1].Exists():
+		return spec.V2
+	}
+	return ""
 }
