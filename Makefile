@@ -84,7 +84,19 @@ verify: lint generate-check arch race fuzz-seeds ## what CI runs before the test
 .PHONY: e2e
 e2e: build ## real engines, real clients and a real Kubernetes (installs and builds what they need)
 	STATIONMASTER_BIN=$(CURDIR)/$(BIN) test/e2e/run
+	$(MAKE) load
 	$(MAKE) e2e-kubernetes
+
+.PHONY: load
+load: build ## ten updates, then half a minute of chaos, under 500 requests a second; part of e2e
+	go build -o bin/load ./test/load
+	bin/load -binary $(BIN) -updates 10 -chaos 30s
+
+.PHONY: soak
+soak: build ## the same at length: 100 updates, ten minutes of chaos; writes bench/results/load.json
+	go build -o bin/load ./test/load
+	@mkdir -p bench/results
+	bin/load -binary $(BIN) -updates 100 -chaos 10m -out bench/results/load.json
 
 .PHONY: e2e-kubernetes
 e2e-kubernetes: ## the suite on a real Kubernetes cluster (root; builds it once, several minutes)

@@ -136,7 +136,7 @@ func (r *rolloutFlags) run(cmd *cobra.Command, std IO, name string, act func(con
 			return err
 		}
 		if !r.wait {
-			_, err := fmt.Fprintf(std.Out, "%s/%s: %s asked for; 'stationmaster rollout status %s -n %s --wait' follows it\n", r.namespace, name, cmd.Name(), name, r.namespace)
+			_, err := fmt.Fprintf(std.Out, "%s/%s: %s asked for; '%s' follows it\n", r.namespace, name, cmd.Name(), r.follow(cmd, name))
 			return err
 		}
 	}
@@ -154,6 +154,17 @@ func (r *rolloutFlags) run(cmd *cobra.Command, std IO, name string, act func(con
 		}
 	}
 	return err
+}
+
+// follow is the command that shows what became of this one: of the same service in the same API.
+func (r *rolloutFlags) follow(cmd *cobra.Command, name string) string {
+	line := "stationmaster rollout status " + name + " -n " + r.namespace
+	for _, flag := range []string{"component", "data-dir", "kubeconfig"} {
+		if f := cmd.Flags().Lookup(flag); f.Changed {
+			line += " --" + flag + " " + f.Value.String()
+		}
+	}
+	return line + " --wait"
 }
 
 // client reaches the API of --kubeconfig, else of a named data dir, else of KUBECONFIG, else of the

@@ -508,6 +508,9 @@ func TestEventsTellTransitionsAndDoNotFlood(t *testing.T) {
 	for i := range 30 {
 		b.set(key, "iris-predictor-00001", fail(i+1))
 		want := fmt.Sprintf("restarted %d times", i+1)
+		if i == 0 {
+			want = "restarted once"
+		}
 		b.until("iris", want, func(is *v1beta1.InferenceService) bool {
 			return strings.Contains(conditionOf(is.Status.Conditions, v1beta1.ConditionReady).Message, want)
 		})

@@ -399,6 +399,7 @@ func (c *Controller) writeStatus(ctx context.Context, s *service) error {
 		return fmt.Errorf("write status: %w", err)
 	}
 	c.wrote(is)
+	c.tellSleep(is, before.Status.Conditions, next.Conditions)
 	c.tellScaling(is, conditionOf(before.Status.Conditions, v1beta1.ConditionScalingActive), conditionOf(next.Conditions, v1beta1.ConditionScalingActive))
 	was, now := conditionOf(before.Status.Conditions, v1beta1.ConditionReady), conditionOf(next.Conditions, v1beta1.ConditionReady)
 	switch {

@@ -153,6 +153,15 @@ func TestAServiceGoesToZeroAndComesBack(t *testing.T) {
 		t.Errorf("traffic %+v", tr)
 	}
 
+	b.eventually("an event tells that it went to zero", func() string {
+		for _, e := range b.events("iris") {
+			if e.Reason == routing.ReasonAsleep && strings.Contains(e.Message, "PredictorReady: no replica runs") {
+				return ""
+			}
+		}
+		return fmt.Sprint(b.events("iris"))
+	})
+
 	// A restart leaves it asleep, though nothing was decided yet.
 	b.stop()
 	b.cfg.Scaling = &demand.Board{}

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+	"stationmaster.dev/stationmaster/internal/routing"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -52,5 +53,15 @@ func (c *Controller) tellScaling(is *v1beta1.InferenceService, was, now v1beta1.
 		c.events.Eventf(is, corev1.EventTypeWarning, now.Reason, "replicas don't follow the metrics: %s", now.Message)
 	case now.Status == corev1.ConditionTrue && was.Status == corev1.ConditionFalse:
 		c.events.Eventf(is, corev1.EventTypeNormal, now.Reason, "replicas follow the metrics again")
+	}
+}
+
+// tellSleep makes an event of each component that went to zero, or is woken.
+func (c *Controller) tellSleep(is *v1beta1.InferenceService, before, after []v1beta1.Condition) {
+	for _, t := range readyCondition {
+		was, now := conditionOf(before, t), conditionOf(after, t)
+		if now.Reason != was.Reason && (now.Reason == routing.ReasonAsleep || now.Reason == routing.ReasonWaking) {
+			c.events.Eventf(is, corev1.EventTypeNormal, now.Reason, "%s: %s", t, now.Message)
+		}
 	}
 }

@@ -156,7 +156,10 @@ func (f *facts) failureMessage(r *spec.Replica) string {
 	}
 	fmt.Fprintf(&b, "replica %s of revision %s (%d of %d ready): %s", r.ID, r.Revision.Name, ready, len(all), r.Failure.Message)
 	if !r.Failure.RetryAt.IsZero() {
-		if r.Restarts > 0 {
+		switch {
+		case r.Restarts == 1:
+			b.WriteString("; restarted once")
+		case r.Restarts > 1:
 			fmt.Fprintf(&b, "; restarted %d times", r.Restarts)
 		}
 		fmt.Fprintf(&b, "; next try at %s", r.Failure.RetryAt.UTC().Format("15:04:05Z"))

@@ -200,7 +200,7 @@ func (s *Service) backend(comp *Component) route.Backend {
 	}
 	b.NotReady = fmt.Sprintf("the %s of service %s isn't ready", comp.Name, s.Key)
 	if first, _, _ := strings.Cut(comp.Why, "\n"); first != "" {
-		b.NotReady += ": " + first
+		b.NotReady += ": " + withoutPaths(first)
 	}
 	return b
 }
