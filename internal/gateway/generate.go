@@ -69,15 +69,15 @@ func (x *exchange) inferOverOpenAI(e *route.Endpoint) error {
 	if err != nil {
 		return err
 	}
-	x.countTokens(answer)
+	countTokens(x.g, x.target, answer)
 	return x.answerInfer(asked, out)
 }
 
 // countTokens counts what an answer in one piece tells of its usage.
-func (x *exchange) countTokens(answer []byte) {
+func countTokens(g *Gateway, of *target, answer []byte) {
 	if a, ok := openai.ReadAnswer(answer); ok && a.Told {
 		t := tally{usage: a.Usage, told: true}
-		t.count(x)
+		t.count(g, of)
 	}
 }
 
@@ -107,7 +107,7 @@ func (x *exchange) generate(e *route.Endpoint) error {
 	if err != nil {
 		return err
 	}
-	x.countTokens(made)
+	countTokens(x.g, x.target, made)
 	x.answerBytes(http.StatusOK, "application/json", answer)
 	return nil
 }
@@ -147,7 +147,7 @@ func (x *exchange) relayGenerated(resp *upstream.Response, stream *translate.Gen
 	defer func() {
 		prompt, completion, told := stream.Usage()
 		counted.usage, counted.told = openai.Usage{Prompt: prompt, Completion: completion}, told
-		counted.count(x)
+		counted.count(x.g, x.target)
 	}()
 	write := func(out []byte) {
 		if len(out) == 0 {

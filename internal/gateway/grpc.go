@@ -110,6 +110,8 @@ type call struct {
 	target *target
 	metric *targetMetrics
 	began  bool
+	// way is how the call is translated for the engine.
+	way way
 }
 
 // serveCall answers every call but those of the gateway's own services.
@@ -347,6 +349,8 @@ func (c *call) forward(e *route.Endpoint) error {
 		return c.pass(e)
 	case c.oip != "" && oipMethods[c.oip] == nil:
 		return c.serveWhole()
+	case c.wayTo(t.Target) != direct:
+		return c.translate(e)
 	case c.oip != "" && e.HTTP != "" && (!v2 || t.speaks(spec.V2)):
 		return c.convertToREST(e)
 	case c.oip != "":

@@ -526,7 +526,7 @@ func TestGRPCIsConvertedForRESTEngines(t *testing.T) {
 	if _, err := c.RepositoryModelLoad(ctx, &oip.RepositoryModelLoadRequest{ModelName: "iris"}); err != nil {
 		t.Error(err)
 	}
-	if _, err := c.ModelInfer(ctx, inferRequest("old")); status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "speaks v1 only") {
+	if _, err := c.ModelMetadata(ctx, &oip.ModelMetadataRequest{Name: "old"}); status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "speaks v1 only") {
 		t.Error(err)
 	}
 }

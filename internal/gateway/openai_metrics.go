@@ -75,14 +75,14 @@ func (t *tally) frame(x *exchange, now time.Time) {
 
 // count adds the answer to the counters. A stream that ended without its usage counts for as many
 // tokens as it had frames: engines send one with each.
-func (t *tally) count(x *exchange) {
+func (t *tally) count(g *Gateway, of *target) {
 	if !t.told {
 		t.usage.Completion = t.frames
 	}
-	k := &x.target.metrics.key
+	k := &of.metrics.key
 	for kind, n := range map[string]int64{"prompt": t.usage.Prompt, "completion": t.usage.Completion} {
 		if n > 0 {
-			x.g.metrics.generated.tokens.WithLabelValues(k.service.Namespace, k.service.Name, k.revision, kind).Add(float64(n))
+			g.metrics.generated.tokens.WithLabelValues(k.service.Namespace, k.service.Name, k.revision, kind).Add(float64(n))
 		}
 	}
 }

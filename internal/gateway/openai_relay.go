@@ -332,7 +332,7 @@ func (r *relay) end(aborted bool) {
 		r.finish()
 	}
 	if r.x.target != nil {
-		r.tally.count(r.x)
+		r.tally.count(r.x.g, r.x.target)
 	}
 }
 

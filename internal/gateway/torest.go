@@ -3,6 +3,7 @@ package gateway
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -185,7 +186,7 @@ func (c *call) roundTrip(ctx context.Context, r *upstream.Request, e *route.Endp
 			return nil, err
 		}
 		t, other := c.hold.another(ctx, e, first, &c.match, c.view, c.find)
-		if other == nil || other.HTTP == "" {
+		if other == nil || other.HTTP == "" || c.wayTo(t) != c.way {
 			return nil, err
 		}
 		clear(into)
@@ -201,11 +202,19 @@ func (c *call) roundTrip(ctx context.Context, r *upstream.Request, e *route.Endp
 // maxErrorText bounds what of an engine's error is passed on.
 const maxErrorText = 4 << 10
 
-// restError finds an engine's own words in an answer that is an error.
+// restError finds an engine's own words in an answer that is an error, of V2, V1 or the OpenAI API.
 func restError(status int, body []byte) string {
 	var e oip.ErrorBody
 	if oip.Decode(body, &e) == nil && e.Error != "" {
 		return e.Error
+	}
+	var api struct {
+		Error struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(body, &api) == nil && api.Error.Message != "" {
+		return api.Error.Message
 	}
 	if len(body) > maxErrorText {
 		body = body[:maxErrorText]

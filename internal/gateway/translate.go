@@ -3,7 +3,6 @@ package gateway
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -347,7 +346,7 @@ func (x *exchange) readAnswer(resp *upstream.Response) ([]byte, error) {
 	}
 }
 
-// engineRefused is an engine's answer as an error where it is one, of V2, V1 or the OpenAI API.
+// engineRefused is an engine's answer as an error where it is one.
 func engineRefused(status int, body []byte) error {
 	kind := oip.KindOfStatus(status)
 	if kind == nil {
@@ -355,14 +354,6 @@ func engineRefused(status int, body []byte) error {
 			return convert.Broken(fmt.Errorf("it came with the status %d", status))
 		}
 		return nil
-	}
-	var v struct {
-		Error struct {
-			Message string `json:"message"`
-		} `json:"error"`
-	}
-	if json.Unmarshal(body, &v) == nil && v.Error.Message != "" {
-		return errdef.New(kind, v.Error.Message)
 	}
 	return errdef.New(kind, restError(status, body))
 }
@@ -406,8 +397,7 @@ func (x *exchange) ready(e *route.Endpoint, path func() string) error {
 	if err != nil {
 		return err
 	}
-	told := oip.ModelReady{Ready: true}
-	if json.Unmarshal(body, &told) == nil && !told.Ready {
+	if !toldReady(body) {
 		return errdef.New(errdef.ErrUnavailable, fmt.Sprintf("model %s isn't ready", x.match.Call.Model))
 	}
 	x.answerBytes(http.StatusOK, "application/json", oip.Encode(oip.ModelReady{Name: x.match.Call.Model, Ready: true}))
