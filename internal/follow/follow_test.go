@@ -219,6 +219,19 @@ func TestATableFollowsTheCluster(t *testing.T) {
 	}
 	until(t, &table, "both serve again", endpoints(90, 10))
 
+	// What the manifest alone says needs no new revision.
+	as := is.DeepCopy()
+	collector := "http://collector.default"
+	is.Spec.Predictor.Logger = &v1beta1.LoggerSpec{Mode: v1beta1.LogAll, URL: &collector}
+	is.Spec.Predictor.Batcher = &v1beta1.Batcher{}
+	if err := c.Patch(ctx, is, client.MergeFrom(as)); err != nil {
+		t.Fatal(err)
+	}
+	until(t, &table, "requests are logged and put together", func(table *route.Table) bool {
+		m, ok := table.Named(key, "/")
+		return ok && m.Backend.Log != nil && m.Backend.Log.URL == collector && m.Backend.Batch != nil && m.Backend.Batch.MaxSize == 32
+	})
+
 	// A service that is gone leads nowhere.
 	if err := c.Delete(ctx, is); err != nil {
 		t.Fatal(err)

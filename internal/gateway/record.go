@@ -17,6 +17,7 @@ import (
 
 	"stationmaster.dev/stationmaster/internal/gateway/frame"
 	"stationmaster.dev/stationmaster/internal/gateway/payloads"
+	"stationmaster.dev/stationmaster/internal/gateway/upstream"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
 	"stationmaster.dev/stationmaster/internal/wire/oip"
@@ -149,7 +150,7 @@ func (x *exchange) record() {
 	r := newRecorded(x.g, &x.match, x.r.Header.Get("Ce-Id"), x.id, x.start, x.r.Header.Values)
 	x.recorded = r
 	if n := x.r.ContentLength; n > 0 {
-		r.request.b = make([]byte, 0, min(n, maxRecorded))
+		r.request.b = make([]byte, 0, min(n, upstream.WholeBody)) // more as it comes, for an announcement costs a client nothing
 	}
 	x.r.Body, x.w = &recordedBody{x.r.Body, r}, &recordedAnswer{x.w, r}
 }
