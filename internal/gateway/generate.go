@@ -112,9 +112,56 @@ func (x *exchange) generate(e *route.Endpoint) error {
 	return nil
 }
 
-// generateStream passes the engine's stream on, each frame as soon as it is whole.
+// completeOverV2 answers OpenAI's completions from an engine that speaks V2's generate.
+func (x *exchange) completeOverV2(e *route.Endpoint, body []byte, origin translate.Origin) error {
+	if e.HTTP == "" {
+		return errdef.New(errdef.ErrUnsupported, fmt.Sprintf("the engine of %s answers only over gRPC, which has no call for generate", x.target.service))
+	}
+	c, err := translate.NewCompletions(body, origin)
+	if err != nil {
+		return err
+	}
+	path := func() string { return convert.ModelPath("", c.Path())(x.engineName()) }
+	if c.Stream {
+		return x.relayTranslated(e, c.Body(), path, c.Chunks(), func() {})
+	}
+	_, made, err := x.fetch(e, http.MethodPost, path, jsonBody(c.Body()))
+	if err != nil {
+		return err
+	}
+	answer, err := c.Answer(made)
+	if err != nil {
+		return err
+	}
+	x.answerBytes(http.StatusOK, "application/json", answer)
+	return nil
+}
+
+// generateStream answers generate_stream from an engine's stream of completions.
 func (x *exchange) generateStream(e *route.Endpoint, g *translate.Generate, path func() string) error {
-	resp, head, err := x.send(e, http.MethodPost, path, jsonBody(g.Body(x.engineName())))
+	stream := g.Stream()
+	counted := tally{start: x.start}
+	defer func() {
+		if prompt, completion, told := stream.Usage(); told || counted.frames > 0 {
+			counted.usage, counted.told = openai.Usage{Prompt: prompt, Completion: completion}, told
+			counted.count(x.g, x.target)
+		}
+	}()
+	return x.relayTranslated(e, g.Body(x.engineName()), path, stream, func() { counted.frame(x, time.Now()) })
+}
+
+// carrier is a stream's way from one protocol to another: data of a frame in, frames out.
+type carrier interface {
+	Frame(dst, data []byte) []byte
+	End(dst []byte) []byte
+	Fail(dst []byte, message string) []byte
+	Ended() bool
+}
+
+// relayTranslated asks the engine for a stream and passes it on, each frame as soon as it is whole.
+// passed is called for each of the engine's frames that the client gets something for.
+func (x *exchange) relayTranslated(e *route.Endpoint, body []byte, path func() string, to carrier, passed func()) error {
+	resp, head, err := x.send(e, http.MethodPost, path, jsonBody(body))
 	if err != nil {
 		return err
 	}
@@ -128,6 +175,8 @@ func (x *exchange) generateStream(e *route.Endpoint, g *translate.Generate, path
 		}
 		return err
 	}
+	defer x.request.Release()
+	defer x.closeResponse(resp)
 	x.identify()
 	h := x.w.Header()
 	h["Content-Type"] = []string{"text/event-stream"}
@@ -135,64 +184,51 @@ func (x *exchange) generateStream(e *route.Endpoint, g *translate.Generate, path
 	h["X-Accel-Buffering"] = []string{"no"}
 	x.status, x.started = http.StatusOK, true
 	x.w.WriteHeader(http.StatusOK)
-	x.relayGenerated(resp, g.Stream())
+	x.relayFrames(resp, to, passed)
 	return nil
 }
 
-func (x *exchange) relayGenerated(resp *upstream.Response, stream *translate.GenerateStream) {
-	defer x.request.Release()
-	defer x.closeResponse(resp)
+func (x *exchange) relayFrames(resp *upstream.Response, to carrier, passed func()) {
 	rc := http.NewResponseController(x.w)
-	counted := tally{start: x.start}
-	defer func() {
-		prompt, completion, told := stream.Usage()
-		counted.usage, counted.told = openai.Usage{Prompt: prompt, Completion: completion}, told
-		counted.count(x.g, x.target)
-	}()
-	write := func(out []byte) {
-		if len(out) == 0 {
-			return
-		}
-		if _, err := x.w.Write(out); err != nil {
-			x.status = statusClientGone
-			panic(http.ErrAbortHandler)
-		}
-	}
 	var frames openai.Frames
 	var out []byte
 	frame := func(frame []byte) error {
 		if data, _ := openai.Data(frame); len(data) > 0 {
 			before := len(out)
-			if out = stream.Frame(out, data); len(out) > before && !stream.Ended() {
-				counted.frame(x, time.Now())
+			if out = to.Frame(out, data); len(out) > before && !to.Ended() {
+				passed()
 			}
 		}
 		return nil
 	}
 	_ = rc.Flush()
-	for !stream.Ended() {
+	for !to.Ended() {
 		piece, err := resp.Next()
 		out = out[:0]
 		_ = frames.Feed(piece, frame) // frame never fails
 		if frames.Pending() > maxFrame {
-			out = stream.Fail(out, "a frame of the engine's stream is too large")
+			out = to.Fail(out, "a frame of the engine's stream is too large")
 		}
 		switch {
 		case err == nil:
 		case errors.Is(err, io.EOF):
 			_ = frame(frames.Rest())
-			out = stream.End(out)
+			out = to.End(out)
 		case x.r.Context().Err() != nil:
 			x.status = statusClientGone
 			panic(http.ErrAbortHandler)
 		default:
 			x.upstreamFailed(err)
 			x.status = http.StatusBadGateway
-			out = stream.Fail(out, err.Error())
+			out = to.Fail(out, err.Error())
 		}
-		if len(out) > 0 {
-			write(out)
-			_ = rc.Flush()
+		if len(out) == 0 {
+			continue
 		}
+		if _, err := x.w.Write(out); err != nil {
+			x.status = statusClientGone
+			panic(http.ErrAbortHandler)
+		}
+		_ = rc.Flush()
 	}
 }

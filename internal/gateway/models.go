@@ -16,6 +16,7 @@ type models struct {
 
 // knownModel is what an engine told of a model, and what a translation makes of it.
 type knownModel struct {
+	// meta is nil where the engine knows nothing of the model.
 	meta *oip.ModelMetadata
 	// texts says how it is asked about texts; nil where it can't be, and why says why.
 	texts *translate.Model

@@ -50,7 +50,7 @@ func (x *exchange) wayTo(t *route.Target) way {
 	switch {
 	case x.ask != nil && x.ask.relay != nil:
 		switch x.ask.call.Op {
-		case openai.Embeddings, openai.Rerank, openai.Score, openai.Classify:
+		case openai.Embeddings, openai.Rerank, openai.Score, openai.Classify, openai.Completions, openai.Chat:
 			if t.OpenAI == "" && tensors(t) {
 				return openAIOverV2
 			}
@@ -117,12 +117,17 @@ type toV2 interface {
 
 func (x *exchange) openAIOverV2(e *route.Endpoint) error {
 	known, err := x.model(e)
+	language := x.ask.call.Op.Usable()
 	switch {
-	case errors.Is(err, errdef.ErrNotFound) || errors.Is(err, errdef.ErrUnsupported):
-		return errPassed // an engine that doesn't tell of its model may speak the OpenAI API itself
 	case err != nil:
 		return err
-	case known.why != nil:
+	case known.meta == nil:
+		return errPassed // an engine that doesn't tell of its model may speak the OpenAI API itself
+	case language && !translate.Generates(known.meta):
+		return errPassed // and so may one whose metadata isn't that of what generates
+	case x.ask.call.Op == openai.Chat:
+		return translate.ErrChat
+	case !language && known.why != nil:
 		return known.why
 	}
 	body, err := x.readBody()
@@ -130,6 +135,9 @@ func (x *exchange) openAIOverV2(e *route.Endpoint) error {
 		return err
 	}
 	origin := translate.Origin{ID: x.id, Created: x.start.Unix()}
+	if language {
+		return x.completeOverV2(e, body, origin)
+	}
 	var to toV2
 	switch x.ask.call.Op {
 	case openai.Embeddings:
@@ -180,8 +188,11 @@ func (x *exchange) predictOverV2(e *route.Endpoint) error {
 		return nil
 	}
 	known, err := x.model(e)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case known.meta == nil:
+		return errdef.New(errdef.ErrUnsupported, fmt.Sprintf("the engine of %s tells nothing of model %.100q, so that a V1 request can't be given as tensors: ask over /v2", x.target.service, x.match.Call.Model))
 	}
 	body, err := x.readBody()
 	if err != nil {
@@ -213,27 +224,41 @@ func (x *exchange) model(e *route.Endpoint) (*knownModel, error) {
 	if k := x.g.models.get(key, name); k != nil {
 		return k, nil
 	}
-	k := new(knownModel)
+	meta, err := x.metadata(e)
+	k := &knownModel{meta: meta}
+	switch {
+	case errors.Is(err, errdef.ErrNotFound) || errors.Is(err, errdef.ErrUnsupported):
+		if name != cmp.Or(x.target.ModelName, x.match.Service.Key.Name) {
+			return k, nil // clients make up names without end
+		}
+	case err != nil:
+		return nil, err
+	default:
+		k.texts, k.why = translate.NewModel(meta, x.target.settings)
+	}
+	x.g.models.put(targetKey{x.match.Service.Key, x.target.Revision}, name, k)
+	return k, nil
+}
+
+// metadata asks the engine what it tells of the model.
+func (x *exchange) metadata(e *route.Endpoint) (*oip.ModelMetadata, error) {
 	if speaks(x.target.Target, spec.GRPCV2) && e.GRPC != "" {
 		out := new(pb.ModelMetadataResponse)
 		err := x.invoke(x.r.Context(), e, "ModelMetadata", func(string) proto.Message { return &pb.ModelMetadataRequest{Name: x.engineName()} }, out)
 		if err != nil {
 			return nil, err
 		}
-		k.meta = oip.ModelMetadataFromProto(out)
-	} else {
-		_, body, err := x.fetch(e, http.MethodGet, func() string { return convert.ModelPath("", "")(x.engineName()) }, nil)
-		if err != nil {
-			return nil, err
-		}
-		k.meta = new(oip.ModelMetadata)
-		if err := oip.Decode(body, k.meta); err != nil {
-			return nil, convert.Broken(err)
-		}
+		return oip.ModelMetadataFromProto(out), nil
 	}
-	k.texts, k.why = translate.NewModel(k.meta, x.target.settings)
-	x.g.models.put(targetKey{x.match.Service.Key, x.target.Revision}, name, k)
-	return k, nil
+	_, body, err := x.fetch(e, http.MethodGet, func() string { return convert.ModelPath("", "")(x.engineName()) }, nil)
+	if err != nil {
+		return nil, err
+	}
+	meta := new(oip.ModelMetadata)
+	if err := oip.Decode(body, meta); err != nil {
+		return nil, convert.Broken(err)
+	}
+	return meta, nil
 }
 
 // inferV2 asks the engine in the form of V2 that it speaks: over gRPC if it can, where numbers needn't

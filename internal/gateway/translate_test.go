@@ -264,3 +264,53 @@ func TestV1AndV2OverEachOther(t *testing.T) {
 		})
 	}
 }
+
+// generating is a V2 engine that makes text of text, as the Triton server does.
+func generating(w http.ResponseWriter, r *http.Request) {
+	b, _ := io.ReadAll(r.Body)
+	switch r.URL.Path {
+	case "/v2/models/gen":
+		_, _ = io.WriteString(w, `{"name":"gen","platform":"x","inputs":[{"name":"text_input","datatype":"BYTES","shape":[1]},{"name":"stream","datatype":"BOOL","shape":[1]}],"outputs":[{"name":"text_output","datatype":"BYTES","shape":[-1]}]}`)
+	case "/v2/models/gen/generate":
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"model_name":"gen","text_output":%q}`, b)
+	case "/v2/models/gen/generate_stream":
+		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+		for _, piece := range strings.SplitAfter("data: {\"text_output\":\"Grüße\"}\n\ndata: {\"text_output\":\"!\"}\n\n", "\xc3") {
+			_, _ = io.WriteString(w, piece)
+			w.(http.Flusher).Flush()
+		}
+		if strings.Contains(string(b), "break") {
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+func TestCompletionsOverV2(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	g := start(t, func(c *gateway.Config) { c.Metrics = registry }, speaking(service("gen", route.Endpoint{HTTP: engine(t, generating)}), "", spec.V2))
+	c := client(t)
+	a := do(t, c, request(t, http.MethodPost, g.url("/v1/completions"), `{"model":"gen","prompt":"a","max_tokens":3}`))
+	if a.StatusCode != 200 || !strings.Contains(a.body, `{\"text_input\":\"a\",\"parameters\":{\"max_tokens\":3}}`) || !strings.Contains(a.body, `"system_fingerprint":"gen-00001@4f2b"`) {
+		t.Errorf("%d %s", a.StatusCode, a.body)
+	}
+	a = do(t, c, request(t, http.MethodPost, g.url("/v1/completions"), `{"model":"gen","prompt":"a","stream":true}`))
+	if a.StatusCode != 200 || strings.Count(a.body, "data: ") != 4 || !strings.Contains(a.body, `"text":"Grüße"`) || !strings.HasSuffix(a.body, "data: [DONE]\n\n") {
+		t.Errorf("%d %s", a.StatusCode, a.body)
+	}
+	a = do(t, c, request(t, http.MethodPost, g.url("/v1/completions"), `{"model":"gen","prompt":"break","stream":true}`))
+	if a.StatusCode != 200 || !strings.Contains(a.body, `"code":"stream_broken"`) || strings.Contains(a.body, "[DONE]") {
+		t.Errorf("%d %s", a.StatusCode, a.body)
+	}
+	a = do(t, c, request(t, http.MethodPost, g.url("/v1/chat/completions"), `{"model":"gen","messages":[]}`))
+	if message, _, _, _ := apiError(t, a); a.StatusCode != 501 || !strings.Contains(message, "no messages") {
+		t.Errorf("%d %s", a.StatusCode, a.body)
+	}
+	a = do(t, c, request(t, http.MethodPost, g.url("/v1/completions"), `{"model":"gen","prompt":"a","n":2}`))
+	if apiError(t, a); a.StatusCode != 400 {
+		t.Errorf("%d %s", a.StatusCode, a.body)
+	}
+	if got := series(t, registry, "stationmaster_time_to_first_token")["stationmaster_time_to_first_token_seconds"]; got != 2 {
+		t.Errorf("first tokens of %v streams were timed", got)
+	}
+}
