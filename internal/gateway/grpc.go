@@ -349,7 +349,7 @@ func (c *call) forward(e *route.Endpoint) error {
 		return c.pass(e)
 	case c.oip != "" && oipMethods[c.oip] == nil:
 		return c.serveWhole()
-	case c.wayTo(t.Target) != direct:
+	case c.wayTo(t.Target).reaches(t.Target, e):
 		return c.translate(e)
 	case c.oip != "" && e.HTTP != "" && (!v2 || t.speaks(spec.V2)):
 		return c.convertToREST(e)

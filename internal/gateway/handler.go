@@ -278,7 +278,7 @@ func (x *exchange) choose(t *route.Target) {
 func (x *exchange) forward(e *route.Endpoint) {
 	call := x.match.Call
 	t := x.target
-	if x.way = x.wayTo(t.Target); x.way != direct && x.translate(e) {
+	if x.way = x.wayTo(t.Target); x.way.reaches(t.Target, e) && x.translate(e) {
 		return
 	}
 	v2 := call.Protocol == spec.V2 && call.Op != route.Other

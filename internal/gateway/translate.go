@@ -36,6 +36,12 @@ const (
 	v2OverV1
 )
 
+// reaches reports whether there is a translation, and a replica has the port for it.
+func (w way) reaches(t *route.Target, e *route.Endpoint) bool {
+	overV2 := w == openAIOverV2 || w == v1OverV2
+	return w != direct && (e.HTTP != "" || overV2 && speaks(t, spec.GRPCV2) && e.GRPC != "")
+}
+
 func speaks(t *route.Target, p spec.Protocol) bool { return slices.Contains(t.Protocols, p) }
 
 // tensors reports whether an engine is declared to speak V2 in one of its forms.

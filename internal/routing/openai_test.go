@@ -39,3 +39,23 @@ func TestWhereEnginesSpeakOpenAI(t *testing.T) {
 		})
 	}
 }
+
+func TestWhatIsDeclaredOfTranslations(t *testing.T) {
+	for name, tc := range map[string]struct {
+		annotations map[string]string
+		want        string
+	}{
+		"nothing":              {nil, ""},
+		"settings":             {map[string]string{TranslateAnnotation: " input=text "}, "input=text"},
+		"off":                  {map[string]string{TranslateAnnotation: "off"}, "off"},
+		"paths are left alone": {map[string]string{OpenAIRootAnnotation: "-"}, "off"},
+		"but translate":        {map[string]string{OpenAIRootAnnotation: "-", TranslateAnnotation: "task=chat"}, "task=chat"},
+		"a root":               {map[string]string{OpenAIRootAnnotation: "/"}, ""},
+	} {
+		var rev smv1alpha1.Revision
+		rev.Spec.PodTemplate.Annotations = tc.annotations
+		if got := translation(&rev); got != tc.want {
+			t.Errorf("%s: got %q, want %q", name, got, tc.want)
+		}
+	}
+}

@@ -31,6 +31,7 @@ if __name__ == "__main__":
 
     texts = json.load(sys.stdin)
     tokenizer = Tokenizer.from_file(str(tokenizer_path(DEFAULT_ONNX_MODEL)))
+    tokenizer.no_padding()
     pathlib.Path(sys.argv[1]).write_text(json.dumps({
         "ids": [tokenizer.encode(t).ids for t in texts],
         "vectors": [v.tolist() for v in OnnxEmbeddingProvider().embed_batch(texts)],
