@@ -6,13 +6,15 @@ import json
 import os
 import pathlib
 import re
+import subprocess
+import sys
 import time
 
 import pytest
 import requests
 import tritonclient.grpc as triton_grpc
 
-from standin import engine_pids, eventually, iris_manifest, iris_session, tensor
+from standin import BINARY, engine_pids, eventually, iris_manifest, iris_session, tensor
 from test_failures import ROWS, Load
 
 # More than ten take minutes.
@@ -202,3 +204,124 @@ def test_a_named_canary_is_promoted_without_another_start(own_up):
         assert set(ask_many(own_up, 40)) == {R2}
         assert b"SHAPE=2" in pathlib.Path(f"/proc/{pid}/environ").read_bytes()
     assert load.good > 100 and not load.bad, (load.good, load.bad[:5])
+
+
+GUARD = "stationmaster.dev/rollout-"
+
+
+def guarded(manifest, **settings):
+    """The manifest with a guarded rollout of short steps."""
+    settings = {"steps": "10,50", "bake": "3s", "min_requests": "50"} | settings
+    manifest["metadata"]["annotations"] = {GUARD + k.replace("_", "-"): v for k, v in settings.items()}
+    return manifest
+
+
+def astray(*args):
+    """The iris service with an engine that answers wrongly."""
+    manifest = shaped(0)
+    manifest["spec"]["predictor"] = {"containers": [{
+        "name": "kserve-container", "image": "example.invalid/astray:1", "ports": [{"containerPort": 8080}],
+        "command": [sys.executable, str(pathlib.Path(__file__).with_name("astray.py")), *args],
+    }]}
+    return manifest
+
+
+def guard(up):
+    return json.loads(up.get("iris")["status"].get("annotations", {}).get("stationmaster.dev/rollout", "{}")).get("predictor", {})
+
+
+def until_rolled_back(up):
+    eventually(lambda: guard(up).get("phase") == "RolledBack", 60)
+    until_split(up, {R1: 100, R2: 0})
+    return guard(up)
+
+
+def rollout(up, *args):
+    return subprocess.run([BINARY, "rollout", *args], env=up.env(), capture_output=True, text=True, timeout=60)
+
+
+def test_a_good_revision_takes_every_step_by_itself(own_up):
+    own_up.apply(guarded(shaped(1), max_drift="1%", max_p99="5s"))
+    own_up.wait_ready("iris")
+    seen = []
+    with Load(own_up) as load:
+        own_up.apply(guarded(shaped(2), max_drift="1%", max_p99="5s"))
+
+        def over():
+            now = predictor(own_up)
+            share = {t["revisionName"]: t["percent"] for t in now.get("traffic", [])}.get(R2, 0)
+            if seen[-1:] != [share]:
+                seen.append(share)
+                print(share, rollout(own_up, "status", "iris").stdout)
+            return now.get("latestRolledoutRevision") == R2
+
+        eventually(over, 120)
+        own_up.wait_ready("iris")
+    assert [s for s in seen if s] == [10, 50, 100], seen
+    assert load.good > 500 and not load.bad, (load.good, load.bad[:5])
+    assert set(ask_many(own_up, 100)) == {R2}
+    assert not guard(own_up)
+
+
+def test_a_revision_that_fails_is_rolled_back_by_itself_and_stays_so(own_up):
+    up = own_up
+    up.apply(guarded(shaped(1)))
+    up.wait_ready("iris")
+    with Load(up) as load:
+        eventually(lambda: load.good > 500, 60)
+        before = load.good
+        up.apply(guarded(astray("fails")))
+        until_rolled_back(up)
+        good, bad = load.good - before, len(load.bad)
+        # Routed a moment ago, or asked since: none of what comes now fails.
+        eventually(lambda: load.good > before + good + 500, 60)
+        late = len(load.bad) - bad
+    print(f"requests answered and failed while it had a share: {good} {bad}, after it: {late}")
+    assert 0 < bad <= 0.1 * (good + bad) + 10, (good, bad)
+    assert late <= 10, load.bad[-5:]
+    assert all("out of luck" in why for _, why in load.bad), load.bad[:5]
+    assert set(ask_many(up, 100)) == {R1}
+
+    told = guard(up)
+    assert told["percent"] == 10 and re.fullmatch(r"errors 100 % of \d+ requests \(limit 1 %\)", told["why"]), told
+    [ready] = [c for c in up.get("iris")["status"]["conditions"] if c["type"] == "Ready"]
+    assert ready["status"] == "False" and ready["reason"] == "RolledBack" and told["why"] in ready["message"], ready
+    assert told["why"] in up.kubectl("get", "events", "--field-selector", "reason=RolloutRolledBack")
+    shown = rollout(up, "status", "iris")
+    assert "rolled back from 10 %" in shown.stdout and told["why"] in shown.stdout, shown
+    waited = rollout(up, "status", "iris", "--wait")
+    assert waited.returncode == 4 and told["why"] in waited.stderr, waited
+
+    up.kill()
+    up.start()
+    until_split(up, {R1: 100, R2: 0})
+    assert guard(up)["why"] == told["why"]
+    assert set(ask_many(up, 100)) == {R1}
+    # Its tag leads there still, and the next change begins anew.
+    assert requests.get(f"{up.url}/v2/models/iris/ready", headers={"Host": "canary-iris-default.localhost"}, timeout=30).headers[REVISION] == R2
+    with Load(up):
+        up.apply(guarded(shaped(3)))
+        until_rolled_out(up, "iris-predictor-00003")
+
+
+def test_a_revision_that_names_other_classes_is_rolled_back_by_itself(own_up):
+    label = next(o.name for o in iris_session()[0].get_outputs() if "int64" in o.type)
+    settings = {"max_drift": "2%", "min_requests": "50"}
+    own_up.apply(guarded(shaped(1), **settings))
+    own_up.wait_ready("iris")
+    with Load(own_up) as load:
+        own_up.apply(guarded(astray("wrong", label), **settings))
+        told = until_rolled_back(own_up)
+    print(told["why"])
+    assert re.fullmatch(r"drift [\d.]+ % of \d+ comparisons \(limit 2 %\)", told["why"]), told
+    assert not load.bad, load.bad[:5]
+
+
+def test_what_a_guard_cannot_mean_is_refused_by_name(own_up):
+    for settings, why in {
+        ("steps", "50,10"): "rollout-steps",
+        ("bake", "soon"): "rollout-bake",
+        ("max_errors", "1%"): "rollout-max-errors",
+    }.items():
+        with pytest.raises(AssertionError, match=why):
+            own_up.apply(guarded(shaped(1), **dict([settings])))
