@@ -47,6 +47,7 @@ func TestStationmasterServes(t *testing.T) {
 			"the only pod is deleted and no request is lost":         s.testPodDeleted,
 			"replicas run on both nodes and share the requests":      s.testTwoNodes,
 			"a canary gets its ten percent of ten thousand requests": s.testCanary,
+			"a guarded rollout goes on and back by itself":           s.testGuarded,
 			"a service at zero is woken by REST and gRPC":            s.testZero,
 			"deletion leaves nothing":                                s.testDeletion,
 		} {
