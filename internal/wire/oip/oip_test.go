@@ -433,6 +433,16 @@ func TestRequestFromProtoRefuses(t *testing.T) {
 	}
 }
 
+func TestEmptyContentsBesideRawAreNone(t *testing.T) {
+	got, err := oip.ResponseFromProto(&pb.ModelInferResponse{
+		Outputs:           []*pb.ModelInferResponse_InferOutputTensor{{Name: "y", Datatype: "UINT8", Shape: []int64{1}, Contents: &pb.InferTensorContents{}}},
+		RawOutputContents: [][]byte{{7}},
+	})
+	if err != nil || string(got.Outputs[0].Raw) != "\x07" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 func TestOneHalfFloatMakesAllOutputsRaw(t *testing.T) {
 	m, err := oip.ResponseToProto(&oip.InferResponse{Outputs: []oip.Tensor{
 		{Name: "a", Datatype: oip.FP32, Shape: []int64{1}, Data: []float32{1}},

@@ -3,6 +3,8 @@ package oip
 import (
 	"math"
 
+	"google.golang.org/protobuf/proto"
+
 	pb "stationmaster.dev/stationmaster/api/oip"
 	"stationmaster.dev/stationmaster/internal/wire/brief"
 )
@@ -158,7 +160,7 @@ func tensorsFromProto[T protoTensor](what string, in []T, raw [][]byte, rawField
 		}
 		delete(t.Parameters, "binary_data_size")
 		if len(raw) > 0 {
-			if p.GetContents() != nil {
+			if proto.Size(p.GetContents()) > 0 { // MLServer sends them empty beside what is raw
 				return nil, t.errorf("both contents and %s are given", rawField)
 			}
 			if t.Raw = raw[i]; t.Raw == nil {
