@@ -61,5 +61,8 @@ func AppendFloat(dst []byte, v float64, bits int) []byte {
 	if a := math.Abs(v); a != 0 && (a < 1e-6 || a >= 1e21) {
 		return strconv.AppendFloat(dst, v, 'e', -1, bits)
 	}
+	if bits == 32 {
+		return appendFloat32(dst, float32(v))
+	}
 	return strconv.AppendFloat(dst, v, 'f', -1, bits)
 }
