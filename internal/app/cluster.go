@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
@@ -127,7 +128,8 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 	g := newGroup(context.WithoutCancel(ctx), cfg.Logger)
 	defer g.stop()
 	g.run("admin", func(ctx context.Context) error {
-		return admin.Serve(ctx, ln, admin.Config{Metrics: newRegistry(), Ready: whether(&ready)})
+		// The controllers' own: queues, reconciles, and what was asked of the API server.
+		return admin.Serve(ctx, ln, admin.Config{Metrics: ctrlmetrics.Registry, Ready: whether(&ready)})
 	})
 	if err := shipCatalogue(ctx, config, cfg.Logger); err != nil {
 		if ctx.Err() != nil {
