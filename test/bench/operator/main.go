@@ -10,6 +10,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -325,10 +326,9 @@ type usage struct{ cpu, calls float64 }
 func (op *operator) usage() usage {
 	resp, err := http.Get("http://" + op.admin + "/metrics")
 	check(err)
-	defer resp.Body.Close()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(resp.Body)
-	check(err)
+	check(errors.Join(err, resp.Body.Close()))
 	var u usage
 	for _, m := range families["rest_client_requests_total"].GetMetric() {
 		u.calls += m.GetCounter().GetValue()
