@@ -209,7 +209,7 @@ func (r *relay) writeEvents(p []byte) error {
 
 // stamps says whether answers tell the revision that made them.
 func (r *relay) stamps() bool {
-	return r.a.call.Op.Usable() && r.x.target != nil && r.x.target.fingerprint != ""
+	return r.a.call.Op.Usable() && r.x.target != nil && !r.x.target.stamp.Empty()
 }
 
 var usageKey = []byte(`"usage"`)
@@ -222,9 +222,10 @@ func (r *relay) frame(frame []byte) error {
 		return err
 	}
 	r.tally.frame(r.x, r.last)
-	var edits []openai.Edit
+	var few [3]openai.Edit
+	edits := few[:0]
 	if r.stamps() {
-		if e, ok := openai.Stamped(data, r.x.target.fingerprint); ok {
+		if e, ok := r.x.target.stamp.On(data); ok {
 			edits = append(edits, e)
 		}
 	}
@@ -353,7 +354,7 @@ func (r *relay) finish() {
 				edits = append(edits, e)
 			}
 			if r.stamps() {
-				if e, ok := openai.Stamped(body, r.x.target.fingerprint); ok {
+				if e, ok := r.x.target.stamp.On(body); ok {
 					edits = append(edits, e)
 				}
 			}

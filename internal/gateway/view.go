@@ -7,6 +7,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
 	"stationmaster.dev/stationmaster/internal/translate"
+	"stationmaster.dev/stationmaster/internal/wire/openai"
 )
 
 // view is a table with what the gateway keeps for each of its parts, ready for the hot path.
@@ -31,8 +32,8 @@ type target struct {
 	// revision and digest are header values, shared by all responses and never changed.
 	revision []string
 	digest   []string
-	// fingerprint is what answers of language models tell of what made them; empty for nothing.
-	fingerprint string
+	// stamp is what answers of language models tell of what made them.
+	stamp openai.Stamp
 	// settings are what is declared of translations, undeclared what is wrong with them.
 	settings   translate.Settings
 	undeclared error
@@ -102,7 +103,7 @@ func (g *Gateway) newView(table *route.Table) *view {
 			if t.Revision != "" {
 				vt.revision = []string{t.Revision}
 			}
-			vt.fingerprint = fingerprint(t)
+			vt.stamp = openai.NewStamp(fingerprint(t))
 			vt.settings, vt.undeclared = translate.ParseSettings(t.Translate)
 			if t.Digest != "" {
 				vt.digest = []string{t.Digest}

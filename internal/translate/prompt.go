@@ -136,9 +136,12 @@ func whole(out []completion, err error) error {
 // readChoices reads one answer or one chunk: of text completions, of chat, or of a chat's stream. It
 // returns an error's message where it is one.
 func readChoices(body []byte, used *usage, choice func(index int64, c completion) error) (failed []byte, err error) {
-	err = object(body, map[string]func(*jsonscan.Scanner) error{
-		"error": func(s *jsonscan.Scanner) (err error) {
-			if s.Peek() != '{' {
+	s := jsonscan.New(body)
+	err = s.Object(func(key []byte) (err error) {
+		switch c := s.Peek(); {
+		case c == 'n':
+		case string(key) == "error":
+			if c != '{' {
 				failed, err = s.Skip()
 				return err
 			}
@@ -147,44 +150,87 @@ func readChoices(body []byte, used *usage, choice func(index int64, c completion
 				failed, err = s.String()
 				return err
 			}})
-		},
-		"usage": func(s *jsonscan.Scanner) error { return used.read(s) },
-		"choices": func(s *jsonscan.Scanner) error {
+		case string(key) == "usage":
+			return used.read(s)
+		case string(key) == "choices":
 			return s.Array(func(int) error {
-				c, index := completion{found: true}, int64(0)
-				text := func(to *[]byte) func(*jsonscan.Scanner) error {
-					return func(s *jsonscan.Scanner) (err error) { *to, err = s.String(); return err }
-				}
-				content := func(s *jsonscan.Scanner) error {
-					return inner(s, map[string]func(*jsonscan.Scanner) error{"content": text(&c.text)})
-				}
-				err := inner(s, map[string]func(*jsonscan.Scanner) error{
-					"index":         func(s *jsonscan.Scanner) (err error) { index, err = s.Int(0, math.MaxInt32); return err },
-					"text":          text(&c.text),
-					"message":       content,
-					"delta":         content,
-					"finish_reason": text(&c.finish),
-				})
+				c := completion{found: true}
+				index, err := c.read(s)
 				if err != nil {
 					return err
 				}
 				return choice(index, c)
 			})
-		},
+		}
+		_, err = s.Skip()
+		return err
 	})
-	return failed, err
+	if err != nil {
+		return failed, err
+	}
+	return failed, s.End()
+}
+
+// read reads a choice and its index.
+func (c *completion) read(s *jsonscan.Scanner) (index int64, err error) {
+	err = s.Object(func(key []byte) (err error) {
+		switch s.Peek() {
+		case 'n':
+		case '"':
+			switch string(key) {
+			case "text":
+				c.text, err = s.String()
+				return err
+			case "finish_reason":
+				c.finish, err = s.String()
+				return err
+			}
+		case '{':
+			if string(key) == "message" || string(key) == "delta" {
+				return s.Object(func(key []byte) (err error) {
+					if string(key) == "content" && s.Peek() != 'n' {
+						c.text, err = s.String()
+						return err
+					}
+					_, err = s.Skip()
+					return err
+				})
+			}
+		default:
+			switch string(key) {
+			case "index":
+				index, err = s.Int(0, math.MaxInt32)
+				return err
+			case "text", "finish_reason":
+				return invalid("a choice's %s is no text", key)
+			}
+		}
+		_, err = s.Skip()
+		return err
+	})
+	return index, err
 }
 
 // read adds what an answer tells.
 func (u *usage) read(s *jsonscan.Scanner) error {
-	count := func(to *int64) func(*jsonscan.Scanner) error {
-		return func(s *jsonscan.Scanner) error {
-			n, err := s.Int(0, 1<<53)
-			*to, u.told = *to+n, true
+	return s.Object(func(key []byte) error {
+		to := &u.prompt
+		switch {
+		case s.Peek() == 'n':
+			to = nil
+		case string(key) == "completion_tokens":
+			to = &u.completion
+		case string(key) != "prompt_tokens":
+			to = nil
+		}
+		if to == nil {
+			_, err := s.Skip()
 			return err
 		}
-	}
-	return inner(s, map[string]func(*jsonscan.Scanner) error{"prompt_tokens": count(&u.prompt), "completion_tokens": count(&u.completion)})
+		n, err := s.Int(0, 1<<53)
+		*to, u.told = *to+n, true
+		return err
+	})
 }
 
 // Prompts are a V2 infer request of texts for an engine that speaks OpenAI.

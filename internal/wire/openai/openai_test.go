@@ -281,7 +281,7 @@ func TestAnswersTellWhatMadeThem(t *testing.T) {
 		`{"choices":[],"system_fingerprint":`: `{"choices":[],"system_fingerprint":`,
 	} {
 		got := text
-		if e, ok := openai.Stamped([]byte(text), "llm-2@4f2b"); ok {
+		if e, ok := openai.NewStamp("llm-2@4f2b").On([]byte(text)); ok {
 			got = string(openai.Apply([]byte(text), e))
 		}
 		if got != want {
@@ -377,7 +377,7 @@ func FuzzStamped(f *testing.F) {
 	f.Add([]byte(`{"choices":[],"system_fingerprint":null,"model":"m"}`))
 	f.Add([]byte(` {"id":"\"choices\"","choices":[{}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		e, ok := openai.Stamped(text, "rev@1")
+		e, ok := openai.NewStamp("rev@1").On(text)
 		var before, after map[string]any
 		if !ok || json.Unmarshal(text, &before) != nil || bytes.Contains(text, []byte(`\u`)) {
 			return

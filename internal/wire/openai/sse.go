@@ -225,24 +225,38 @@ func (a *Answer) Renamed(model string) (Edit, bool) {
 	return Edit{a.model, string(jsonscan.AppendString(nil, []byte(model)))}, a.model.Found()
 }
 
-// Stamped is the edit by which an answer with choices, or a chunk of one, tells what made it in
+// Stamp is what answers tell of what made them. The zero Stamp tells nothing.
+type Stamp struct{ value, member string }
+
+// NewStamp returns the stamp with a fingerprint; an empty one makes the zero Stamp.
+func NewStamp(fingerprint string) Stamp {
+	if fingerprint == "" {
+		return Stamp{}
+	}
+	value := string(jsonscan.AppendString(nil, []byte(fingerprint)))
+	return Stamp{value, string(fingerprintKey) + ":" + value + ","}
+}
+
+// Empty reports whether the stamp tells nothing.
+func (s Stamp) Empty() bool { return s.value == "" }
+
+// On is the edit by which an answer with choices, or a chunk of one, tells what made it in
 // "system_fingerprint". It reports false where the engine tells that itself, and where text has no
-// choices.
-func Stamped(text []byte, fingerprint string) (Edit, bool) {
+// choices. The stamp must not be empty.
+func (s Stamp) On(text []byte) (Edit, bool) {
 	open := len(text) - len(bytes.TrimLeft(text, " \t\r\n"))
 	if open == len(text) || text[open] != '{' || !bytes.Contains(text, choicesKey) {
 		return Edit{}, false
 	}
-	with := string(jsonscan.AppendString(nil, []byte(fingerprint)))
 	if bytes.Contains(text, fingerprintKey) {
 		own := Span{}
-		s := jsonscan.New(text)
-		err := s.Object(func(key []byte) error {
-			s.Peek()
-			from := s.Pos()
-			_, err := s.Skip()
+		scan := jsonscan.New(text)
+		err := scan.Object(func(key []byte) error {
+			scan.Peek()
+			from := scan.Pos()
+			_, err := scan.Skip()
 			if string(key) == fingerprintName {
-				own = Span{from, s.Pos()}
+				own = Span{from, scan.Pos()}
 			}
 			return err
 		})
@@ -250,10 +264,10 @@ func Stamped(text []byte, fingerprint string) (Edit, bool) {
 		case err != nil:
 			return Edit{}, false
 		case own.Found():
-			return Edit{own, with}, string(text[own.From:own.To]) == "null"
+			return Edit{own, s.value}, string(text[own.From:own.To]) == "null"
 		}
 	}
-	return Edit{Span{open + 1, open + 1}, string(fingerprintKey) + ":" + with + ","}, true
+	return Edit{Span{open + 1, open + 1}, s.member}, true
 }
 
 const fingerprintName = "system_fingerprint"
