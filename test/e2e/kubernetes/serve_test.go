@@ -49,6 +49,7 @@ func TestStationmasterServes(t *testing.T) {
 			"a canary gets its ten percent of ten thousand requests": s.testCanary,
 			"a guarded rollout goes on and back by itself":           s.testGuarded,
 			"a service at zero is woken by REST and gRPC":            s.testZero,
+			"many models share a pod, within their memory":           s.testDensity,
 			"deletion leaves nothing":                                s.testDeletion,
 		} {
 			t.Run(name, func(t *testing.T) {
