@@ -21,7 +21,7 @@ type disturbed struct {
 	Minutes  float64          `json:"minutes"`
 	Requests map[kind]figures `json:"requests"`
 	Acts     map[string]int   `json:"acts"`
-	// InHand are requests that an engine had been given when it was killed, and Down those that
+	// InHand are requests that an engine had been given when it, or its connections, were killed, and Down those that
 	// met a killed control plane, with which the gateway was gone.
 	InHand int  `json:"lost_in_hand_of_a_killed_engine"`
 	Down   int  `json:"lost_while_up_was_down"`
@@ -44,7 +44,7 @@ type storm struct {
 	since map[int]time.Time
 }
 
-// death is an engine's.
+// death is an engine's, or that of all its connections.
 type death struct {
 	pid int
 	at  time.Time
@@ -122,6 +122,9 @@ func (st *storm) rage(ctx context.Context, d time.Duration) error {
 	}
 	acts := []act{
 		{"engine killed", 6, st.killEngine},
+		{"all engines killed", 1, st.killEngines},
+		{"nap's engine killed", 4, st.killNap},
+		{"engine's connections reset", 4, st.reset},
 		{"engine's idle connections closed", 10, st.closeIdle},
 		{"clients gave up", 10, func(context.Context) (bool, error) { return st.l.abandon(10) > 0, nil }},
 		{"clients' idle connections closed", 4, func(context.Context) (bool, error) { st.l.http.CloseIdleConnections(); return true, nil }},
@@ -201,6 +204,49 @@ func (st *storm) killEngine(context.Context) (bool, error) {
 	return true, syscall.Kill(pid, syscall.SIGKILL)
 }
 
+// killEngines kills all that are ready, so that requests have to wait for their return.
+func (st *storm) killEngines(context.Context) (bool, error) {
+	pids := st.listening()
+	if len(pids) < 2 {
+		return false, nil
+	}
+	for _, pid := range pids {
+		st.killed = append(st.killed, death{pid, time.Now()})
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return true, err
+		}
+	}
+	return true, nil
+}
+
+// killNap kills the engine that comes and goes, while it loads or later.
+func (st *storm) killNap(context.Context) (bool, error) {
+	for _, pid := range st.u.engines() {
+		if st.isNap(pid) {
+			st.killed = append(st.killed, death{pid, time.Now()})
+			if err := syscall.Kill(pid, syscall.SIGKILL); err == nil {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// reset breaks off all connections of an engine, with what is under way on them.
+func (st *storm) reset(context.Context) (bool, error) {
+	pids := st.listening()
+	if len(pids) == 0 {
+		return false, nil
+	}
+	pid := pids[st.rnd.IntN(len(pids))]
+	st.killed = append(st.killed, death{pid, time.Now()})
+	err := syscall.Kill(pid, syscall.SIGUSR2)
+	if errors.Is(err, syscall.ESRCH) {
+		err = nil
+	}
+	return true, err
+}
+
 func (st *storm) closeIdle(context.Context) (bool, error) {
 	pids := st.listening()
 	if len(pids) == 0 {
@@ -240,7 +286,10 @@ const dying = 100 * time.Millisecond
 func (st *storm) inHand(x lost) bool {
 	broke := slices.ContainsFunc([]string{"502 Bad Gateway", "error reading from server", "transport is closing", "a stream ended"}, func(s string) bool { return strings.Contains(x.Why, s) })
 	return slices.ContainsFunc(st.killed, func(d death) bool {
-		if broke && x.Began.Before(d.at.Add(dying)) && x.End.After(d.at) {
+		if x.Began.After(d.at.Add(dying)) || x.End.Before(d.at) {
+			return false
+		}
+		if broke {
 			return true
 		}
 		notes, err := os.ReadFile(notesOf(st.u.notes(), d.pid))

@@ -42,7 +42,7 @@ const shapeHeader = "X-Shape"
 // engine is a server that repeats what it is asked over REST, gRPC and in streams. It notes each
 // request before it answers, so that one which was lost with it can be told from one that never
 // came. It ends as engines do: SIGTERM has it finish what it has in hand. SIGUSR1 has it close
-// its idle connections.
+// its idle connections, SIGUSR2 all of them, as a network may.
 type engine struct {
 	oip.UnimplementedGRPCInferenceServiceServer
 	shape  string
@@ -63,7 +63,7 @@ func engineMain(args []string) error {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
 	cut := make(chan os.Signal, 1)
-	signal.Notify(cut, syscall.SIGUSR1)
+	signal.Notify(cut, syscall.SIGUSR1, syscall.SIGUSR2)
 	time.Sleep(*load)
 
 	notes, err := os.OpenFile(notesOf(os.Getenv(dirVar), os.Getpid()), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -87,11 +87,16 @@ func engineMain(args []string) error {
 	mux.HandleFunc("POST /v1/chat/completions", e.chat)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
 	ended := make(chan error, 2)
-	go func() { ended <- g.Serve(calls) }()
-	go func() { ended <- server.Serve(requests) }()
+	open := &connections{all: map[net.Conn]bool{}}
+	go func() { ended <- g.Serve(&listener{calls, open}) }()
+	go func() { ended <- server.Serve(&listener{requests, open}) }()
 	for {
 		select {
-		case <-cut:
+		case how := <-cut:
+			if how == syscall.SIGUSR2 {
+				open.reset()
+				continue
+			}
 			server.SetKeepAlivesEnabled(false)
 			server.SetKeepAlivesEnabled(true)
 		case err := <-ended:

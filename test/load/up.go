@@ -128,7 +128,8 @@ func (u *up) manifest(s shaped) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	annotations := map[string]any{"stationmaster.dev/openai-root": "/"}
+	// The engine speaks all of it by itself.
+	annotations := map[string]any{"stationmaster.dev/openai-root": "/", "stationmaster.dev/translate": "off"}
 	for k, v := range s.settings {
 		annotations[k] = v
 	}
