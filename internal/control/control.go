@@ -459,6 +459,12 @@ func (c *Controller) publish(key spec.ServiceKey, s *route.Service) {
 	} else {
 		c.routes[key] = *s
 	}
+	if had && s != nil {
+		if t, ok := c.table.Load().With(*s); ok {
+			c.table.Publish(t)
+			return
+		}
+	}
 	var claimed []string // names whose holder may have changed
 	switch {
 	case !had && s == nil:

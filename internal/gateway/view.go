@@ -76,11 +76,15 @@ func (g *Gateway) view() *view {
 }
 
 func (g *Gateway) newView(table *route.Table) *view {
+	var last view // about as large
+	if l := g.current.Load(); l != nil {
+		last = *l
+	}
 	v := &view{
 		table:     table,
-		targets:   map[*route.Target]*target{},
-		endpoints: map[*route.Endpoint]*endpoint{},
-		grpcAddrs: map[string]bool{},
+		targets:   make(map[*route.Target]*target, len(last.targets)),
+		endpoints: make(map[*route.Endpoint]*endpoint, len(last.endpoints)),
+		grpcAddrs: make(map[string]bool, len(last.grpcAddrs)),
 	}
 	v.load = func(e *route.Endpoint) int64 {
 		n := v.endpoints[e].calls.Load()
@@ -89,8 +93,8 @@ func (g *Gateway) newView(table *route.Table) *view {
 		}
 		return n
 	}
-	httpAddrs := map[string]bool{}
-	live := map[targetKey]bool{}
+	httpAddrs := make(map[string]bool, len(last.endpoints))
+	live := make(map[targetKey]bool, len(last.targets))
 	kept := map[placesKey]*places{}
 	seen := g.witnesses.renew(sharing(table))
 	for s, b := range table.Backends {
