@@ -40,7 +40,7 @@ const (
 	GuardStarting GuardPhase = "Starting"
 	// GuardBaking lets time pass.
 	GuardBaking GuardPhase = "Baking"
-	// GuardWaiting waits for requests.
+	// GuardWaiting waits for requests, or for the stable revision to go back to.
 	GuardWaiting GuardPhase = "Waiting"
 	// GuardHeld is where canaryTrafficPercent keeps it.
 	GuardHeld GuardPhase = "Held"
@@ -49,10 +49,11 @@ const (
 )
 
 // lookAgain is how often a guarded rollout's evidence is judged, and tellAgain how often its
-// numbers are told while nothing else changes.
+// numbers are told while nothing else changes; tellHeld is that where it may stay for days.
 const (
 	lookAgain = time.Second
 	tellAgain = 5 * time.Second
+	tellHeld  = time.Minute
 )
 
 // guard judges what was counted of Latest, and sets the percent that it may have now.
@@ -123,7 +124,7 @@ func (r *rollout) judge() {
 	switch {
 	case v.Action == guard.RollBack && r.ready(r.next.RolledOut) == 0:
 		v.Why += "; it stays, for no replica of revision " + r.next.RolledOut + " is ready to go back to"
-		g.told(r.now, GuardHeld, v)
+		g.told(r.now, GuardWaiting, v)
 	case v.Action == guard.RollBack:
 		*g = Guarded{Phase: GuardRolledBack, Step: g.Step, Share: g.Share, Why: v.Why, At: r.now, Readings: v.Readings}
 	case g.Since.IsZero(): // starting
@@ -155,7 +156,11 @@ func (g *Guarded) told(now time.Time, p GuardPhase, v guard.Verdict) {
 }
 
 func (g *Guarded) tell(now time.Time, p GuardPhase, why string) bool {
-	if g.Phase == p && now.Sub(g.At) < tellAgain {
+	again := tellAgain
+	if p == GuardHeld {
+		again = tellHeld
+	}
+	if g.Phase == p && (g.Why == why || now.Sub(g.At) < again) {
 		return false
 	}
 	g.Phase, g.Why, g.At = p, why, now

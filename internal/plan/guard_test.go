@@ -171,6 +171,28 @@ func TestWithoutRequestsAStepWaits(t *testing.T) {
 	}
 }
 
+func TestWhereNothingHappensNothingIsToldAnew(t *testing.T) {
+	w := newWorld()
+	w.rate = 0
+	w.run(5 * time.Minute)
+	before := w.c.Last
+	if w.run(time.Hour); !before.Guarded.At.Equal(w.c.Last.Guarded.At) {
+		t.Errorf("%+v after %+v", w.c.Last.Guarded, before.Guarded)
+	}
+	w.rate, w.c.Canary = 100, percent(5)
+	w.run(5 * time.Minute)
+	changes := 0
+	for range 600 {
+		at := w.c.Last.Guarded.At
+		if w.run(time.Second); !at.Equal(w.c.Last.Guarded.At) {
+			changes++
+		}
+	}
+	if changes == 0 || changes > 11 {
+		t.Errorf("held for ten minutes, and told %d times", changes)
+	}
+}
+
 func TestLostReplicasBeginTheBakeAnewAndKeepTheErrors(t *testing.T) {
 	w := newWorld()
 	w.c.Guard.Limits[0].Max = .5
@@ -267,7 +289,7 @@ func TestWhereTheStableRevisionFailedTheNewOneServesAndIsNotTakenBack(t *testing
 		w.seen["r2"] = w.seen["r2"].Plus(evidence.Counts{Requests: 100, Errors: 50})
 		w.now = w.now.Add(time.Second)
 	}
-	if g := w.c.Last.Guarded; !strings.Contains(g.Why, "no replica of revision r1 is ready to go back to") {
+	if g := w.c.Last.Guarded; w.c.Last.Settled || !strings.Contains(g.Why, "no replica of revision r1 is ready to go back to") {
 		t.Errorf("why %q", g.Why)
 	}
 	w.ready["r1"] = 1
