@@ -189,7 +189,7 @@ func (r *instance) line(ctx context.Context, i int, place group) (*line, error) 
 	for n := range argv {
 		argv[n] = expand(argv[n], func(name string) (string, bool) { v, ok := env[name]; return v, ok })
 	}
-	argv = argPorts(argv, r.ports)
+	argv = argPorts(argv, r.ports, neighbours(c, r.w.Containers, r.ports))
 	binds, err := r.binds(c, r.ready)
 	if err != nil {
 		return nil, err
@@ -357,7 +357,7 @@ func (r *instance) exec(ctx context.Context, i int, argv []string, ports map[int
 	if l == nil {
 		return "", fmt.Errorf("%w: its container isn't ready for commands", probe.ErrExit)
 	}
-	argv = argPorts(argv, ports)
+	argv = argPorts(argv, ports, nil)
 	var cmd *exec.Cmd
 	if l.engine != "" {
 		cmd = exec.CommandContext(ctx, l.engine, append([]string{"exec", l.name}, argv...)...)

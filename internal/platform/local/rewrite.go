@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"stationmaster.dev/stationmaster/internal/platform/local/launch"
+	"stationmaster.dev/stationmaster/internal/spec"
 )
 
 // expand replaces $(NAME) by what lookup has, as Kubernetes does: an unknown name stays as
@@ -44,22 +45,38 @@ func expand(s string, lookup func(string) (string, bool)) string {
 	return b.String()
 }
 
-// elsewhere are flags whose value is another server's address and keeps its port.
+// elsewhere are flags whose value is another server's address.
 var elsewhere = []string{"--predictor_host", "--explainer_host"}
 
 // argPorts puts the allocated ports into an argument list. An argument that names another
-// server (--predictor_host) stays as it is.
-func argPorts(args []string, ports map[int]int) []string {
+// server (--predictor_host) keeps its port, unless that is one of neighbours: of the other
+// containers of the replica, which a transformer in the predictor's pod calls localhost.
+func argPorts(args []string, ports, neighbours map[int]int) []string {
 	out := make([]string, len(args))
 	for i, a := range args {
-		out[i] = a
-		skip := false
+		known := ports
 		for _, flag := range elsewhere {
-			skip = skip || strings.HasPrefix(a, flag+"=") || i > 0 && args[i-1] == flag
+			if strings.HasPrefix(a, flag+"=") || i > 0 && args[i-1] == flag {
+				known = neighbours
+			}
 		}
-		if !skip {
-			out[i] = swapPorts(a, ports)
+		out[i] = swapPorts(a, known)
+	}
+	return out
+}
+
+// neighbours are those of a replica's ports that only other containers than c have.
+func neighbours(c *spec.Container, containers []spec.Container, ports map[int]int) map[int]int {
+	out := map[int]int{}
+	for _, other := range containers {
+		for _, p := range other.Ports {
+			if other.Name != c.Name && ports[p.Number] != 0 {
+				out[p.Number] = ports[p.Number]
+			}
 		}
+	}
+	for _, p := range c.Ports {
+		delete(out, p.Number)
 	}
 	return out
 }

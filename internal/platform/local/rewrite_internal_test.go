@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"stationmaster.dev/stationmaster/internal/platform/local/launch"
+	"stationmaster.dev/stationmaster/internal/spec"
 )
 
 func TestExpandFollowsKubernetes(t *testing.T) {
@@ -38,8 +39,18 @@ func TestPortsAreReplacedWhereTheyArePorts(t *testing.T) {
 	}
 	in := []string{"--predictor_host", "127.0.0.1:8080", "--predictor_host=127.0.0.1:8080", "--port", "8080"}
 	want := []string{"--predictor_host", "127.0.0.1:8080", "--predictor_host=127.0.0.1:8080", "--port", "20001"}
-	if got := argPorts(in, ports); !slices.Equal(got, want) {
+	if got := argPorts(in, ports, nil); !slices.Equal(got, want) {
 		t.Errorf("arguments %q, want %q: another server's address keeps its port", got, want)
+	}
+
+	// A transformer in the predictor's pod calls its neighbour localhost.
+	transformer := spec.Container{Name: "transformer-container", Ports: []spec.Port{{Number: 8080}}}
+	engine := spec.Container{Name: "kserve-container", Ports: []spec.Port{{Number: 9000}, {Number: 8080}}}
+	next := neighbours(&transformer, []spec.Container{transformer, engine}, ports)
+	in = []string{"--predictor_host=localhost:9000", "--predictor_host", "localhost:8080", "--predictor_host=127.64.0.1:9000", "--http_port=8080"}
+	want = []string{"--predictor_host=localhost:20002", "--predictor_host", "localhost:8080", "--predictor_host=127.64.0.1:9000", "--http_port=20001"}
+	if got := argPorts(in, ports, next); !slices.Equal(got, want) {
+		t.Errorf("arguments %q, want %q: a neighbour's port is replaced", got, want)
 	}
 }
 
