@@ -132,7 +132,7 @@ func TestRequestsAndAnswersAreToldToACollector(t *testing.T) {
 				for attribute, want := range map[string]string{
 					"Specversion": "1.0", "Id": "mine", "Inferenceservicename": "iris", "Namespace": "default", "Component": "predictor",
 					"Endpoint": "default", "Requestid": a.Header.Get("X-Request-Id"),
-					"Metadata": "{%22X-Tenant%22:[%22blue%22]}", "Annotations": "{%22team%22:%22red%22}",
+					"Metadata": `{"X-Tenant":["blue"]}`, "Annotations": `{"team":"red"}`,
 				} {
 					if got := e.attribute(attribute); got != want {
 						t.Errorf("%s is %q, want %q", attribute, got, want)
@@ -272,7 +272,7 @@ func TestCallsAreToldToACollector(t *testing.T) {
 	got := map[string]string{}
 	for _, e := range sink.after(g) {
 		key := e.attribute("Inferenceservicename") + " " + e.attribute("Grpcmethod") + " " + strings.TrimPrefix(e.attribute("Type"), "org.kubeflow.serving.inference.")
-		if e.attribute("Metadata") != "{%22X-Tenant%22:[%22blue%22]}" {
+		if e.attribute("Metadata") != `{"X-Tenant":["blue"]}` {
 			t.Errorf("%s: metadata %s", key, e.attribute("Metadata"))
 		}
 		what := e.attribute("Grpcstatus") + " "

@@ -6,12 +6,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/textproto"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf16"
 
 	"stationmaster.dev/stationmaster/internal/spec"
 )
@@ -34,7 +35,7 @@ type Event struct {
 	// URL is the collector's.
 	URL  string
 	Kind Kind
-	// ID is the same for a request and its answer.
+	// ID is the same for a request and its answer; it stands in a header field as it is.
 	ID string
 	// Source names the replica that answers, or what stands for it.
 	Source string
@@ -75,7 +76,7 @@ func (e *Event) attributes(set func(name, value string)) {
 	set("annotations", jsonOf(e.Annotations, len(e.Annotations)))
 	set("revision", e.Revision)
 	set("requestid", e.RequestID)
-	set("grpcmethod", e.Method)
+	set("grpcmethod", percent(e.Method))
 	if e.Kind == Response {
 		if e.Method == "" {
 			set("statuscode", strconv.Itoa(e.Status))
@@ -88,6 +89,9 @@ func (e *Event) attributes(set func(name, value string)) {
 	}
 }
 
+// jsonOf is a map as JSON that reads the same whether or not a receiver decodes what the binding
+// has percent-encoded: the SDKs for Go, which KServe's logger uses, Java and Python neither encode
+// nor decode (cloudevents/spec#1397). So quotes stay, and what would need it is escaped as JSON does.
 func jsonOf(v any, n int) string {
 	if n == 0 {
 		return ""
@@ -96,7 +100,17 @@ func jsonOf(v any, n int) string {
 	if err != nil {
 		panic("BUG: a map of strings has no JSON: " + err.Error())
 	}
-	return string(text)
+	var b strings.Builder
+	for _, r := range string(text) {
+		if r != '%' && r < 0x7f {
+			b.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			fmt.Fprintf(&b, `\u%04x`, unit)
+		}
+	}
+	return b.String()
 }
 
 // request is the event in binary mode (CloudEvents HTTP protocol binding 1.0.2, section 3.1): a
@@ -108,13 +122,13 @@ func (e *Event) request(ctx context.Context) (*http.Request, error) {
 	}
 	set := func(name, value string) {
 		if value != "" {
-			r.Header["Ce-"+strings.ToUpper(name[:1])+name[1:]] = []string{percent(value)}
+			r.Header["Ce-"+strings.ToUpper(name[:1])+name[1:]] = []string{value}
 		}
 	}
 	set("specversion", "1.0")
 	set("type", types[e.Kind])
 	set("id", e.ID)
-	set("source", (&url.URL{Path: e.Source}).EscapedPath())
+	set("source", percent(e.Source))
 	set("time", e.Time.UTC().Format(time.RFC3339Nano))
 	e.attributes(set)
 	for name, value := range map[string]string{

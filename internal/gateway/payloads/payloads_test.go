@@ -52,8 +52,8 @@ func event(url string) *payloads.Event {
 	return &payloads.Event{
 		URL: url, Kind: payloads.Response, ID: "id-1", Source: "iris-predictor-00001", Time: time.Unix(1700000000, 5e8),
 		Service: spec.ServiceKey{Namespace: "default", Name: "iris"}, Component: spec.Predictor, Endpoint: "default",
-		Revision: "iris-predictor-00001", RequestID: "r 1", Status: 404,
-		Headers: map[string][]string{"X-Tenant": {"naïve"}}, Annotations: map[string]string{"team": "red"},
+		Revision: "iris-predictor-00001", RequestID: "r1", Status: 404,
+		Headers: map[string][]string{"X-Tenant": {"100% naïve 😀"}}, Annotations: map[string]string{"team": "red"},
 		ContentType: "application/json", Data: []byte(`{"predictions":[1]}`),
 	}
 }
@@ -100,9 +100,9 @@ func TestAnEventIsACloudEventInBinaryMode(t *testing.T) {
 		"Ce-Specversion": "1.0", "Ce-Type": "org.kubeflow.serving.inference.response", "Ce-Id": "id-1",
 		"Ce-Source": "iris-predictor-00001", "Ce-Time": "2023-11-14T22:13:20.5Z", "Ce-Recordedtime": "2023-11-14T22:13:20.5Z",
 		"Ce-Inferenceservicename": "iris", "Ce-Namespace": "default", "Ce-Component": "predictor", "Ce-Endpoint": "default",
-		"Ce-Revision": "iris-predictor-00001", "Ce-Requestid": "r%201", "Ce-Statuscode": "404",
-		"Ce-Metadata":    "{%22X-Tenant%22:[%22na%C3%AFve%22]}",
-		"Ce-Annotations": "{%22team%22:%22red%22}", "Content-Type": "application/json",
+		"Ce-Revision": "iris-predictor-00001", "Ce-Requestid": "r1", "Ce-Statuscode": "404",
+		"Ce-Metadata":    `{"X-Tenant":["100\u0025 na\u00efve \ud83d\ude00"]}`,
+		"Ce-Annotations": `{"team":"red"}`, "Content-Type": "application/json",
 	}
 	got := map[string]string{}
 	for name := range s.got[0] {

@@ -9,7 +9,6 @@ import pathlib
 import re
 import sys
 import threading
-import urllib.parse
 
 import numpy as np
 import pytest
@@ -54,11 +53,6 @@ def collector():
         server.server_close()
 
 
-def text(event, name):
-    """An attribute; the HTTP binding percent-encodes what isn't plain."""
-    return urllib.parse.unquote(event[name])
-
-
 def pairs(events, n):
     """The events as (request, response) by id, once there are n of each."""
     def grouped():
@@ -75,7 +69,7 @@ def test_logger_tells_a_collector_of_requests_and_answers(up):
     with collector() as (url, events):
         service = isvc("logged", model("onnx", IRIS) | {"logger": {
             "mode": "all", "url": url, "metadataHeaders": ["x-tenant"], "metadataAnnotations": ["team"]}})
-        service["metadata"]["annotations"] = {"team": "red & blue"}
+        service["metadata"]["annotations"] = {"team": "red & 100 % blü"}
         up.apply(service)
         up.wait_ready("logged")
         fields = up.get("logged")["status"]["conditions"]
@@ -97,8 +91,8 @@ def test_logger_tells_a_collector_of_requests_and_answers(up):
         for e in (request, response):
             assert e["inferenceservicename"] == "logged" and e["namespace"] == "default" and e["component"] == "predictor"
             assert e["endpoint"] == "default" and e["source"] == "logged-predictor-00001"
-            assert json.loads(text(e, "metadata")) == {"X-Tenant": ["a"]}
-            assert json.loads(text(e, "annotations")) == {"team": "red & blue"}
+            assert json.loads(e["metadata"]) == {"X-Tenant": ["a"]}
+            assert json.loads(e["annotations"]) == {"team": "red & 100 % blü"}
             assert e["requestid"] == answer.headers["X-Request-Id"] and e["datacontenttype"].startswith("application/json")
         assert json.loads(request.data) == good and response.data == answer.content
         assert response["statuscode"] == "200" and got["bad"][1]["statuscode"] == "400"
@@ -237,7 +231,8 @@ def test_explainer_is_asked_by_v1_and_v2_and_asks_its_predictor(up):
 def test_collocated_transformer_takes_the_predictors_requests(up):
     """A transformer of the SDK in the predictor's own pod, as KServe's collocation has it."""
     with collector() as (url, events):
-        predictor = model("onnx", IRIS, args=["--http_port=8085"], ports=[{"containerPort": 8085}]) | {
+        ready = {"httpGet": {"path": "/v2/health/ready", "port": 8085}}  # the runtime's own asks 8080, which is the transformer's here
+        predictor = model("onnx", IRIS, args=["--http_port=8085"], ports=[{"containerPort": 8085}], readinessProbe=ready) | {
             "containers": [{
                 "name": "transformer-container", "image": "example.invalid/transformer:1",
                 "command": [sys.executable, str(pathlib.Path(__file__).with_name("transformer.py"))],
