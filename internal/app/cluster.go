@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -124,12 +125,14 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 	}
 	controller = control.New(settings, platform, &state.Topic[route.Table]{})
 
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(autoscale.Collector{Board: &board})
 	var ready atomic.Bool
 	g := newGroup(context.WithoutCancel(ctx), cfg.Logger)
 	defer g.stop()
 	g.run("admin", func(ctx context.Context) error {
 		// The controllers' own: queues, reconciles, and what was asked of the API server.
-		return admin.Serve(ctx, ln, admin.Config{Metrics: ctrlmetrics.Registry, Ready: whether(&ready)})
+		return admin.Serve(ctx, ln, admin.Config{Metrics: prometheus.Gatherers{ctrlmetrics.Registry, metrics}, Ready: whether(&ready)})
 	})
 	if err := shipCatalogue(ctx, config, cfg.Logger); err != nil {
 		if ctx.Err() != nil {

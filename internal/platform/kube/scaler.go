@@ -143,7 +143,7 @@ func trigger(m *v1beta1.MetricsSpec, of metav1.ObjectMeta) map[string]any {
 	switch {
 	case m.Resource != nil:
 		t := resourceTarget(m.Resource)
-		value := ""
+		var value string
 		if t.AverageUtilization != nil {
 			value = strconv.Itoa(int(*t.AverageUtilization))
 		} else {
