@@ -126,7 +126,7 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 	controller = control.New(settings, platform, &state.Topic[route.Table]{})
 
 	metrics := prometheus.NewRegistry()
-	metrics.MustRegister(autoscale.Collector{Board: &board})
+	metrics.MustRegister(scalingMetrics{board: &board})
 	var ready atomic.Bool
 	g := newGroup(context.WithoutCancel(ctx), cfg.Logger)
 	defer g.stop()

@@ -168,7 +168,7 @@ func (s *standalone) buildPlatform() error {
 		},
 	}, s.platform, &s.table)
 	s.autoscaler = autoscale.New(&s.board, s.cfg.Logger)
-	s.metrics.MustRegister(autoscale.Collector{Board: &s.board})
+	s.metrics.MustRegister(scalingMetrics{board: &s.board})
 	s.meter = measure.New(&s.board, s.platform, s.cfg.Logger)
 	return nil
 }

@@ -1,4 +1,4 @@
-package autoscale
+package app
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,24 +16,24 @@ var (
 		[]string{"namespace", "service", "revision"}, nil)
 )
 
-// Collector tells of the decisions on a board, and of what came of them.
-type Collector struct{ Board *demand.Board }
+// scalingMetrics tells of the decisions on a board, and of what came of them.
+type scalingMetrics struct{ board *demand.Board }
 
 // Describe implements prometheus.Collector.
-func (Collector) Describe(out chan<- *prometheus.Desc) {
+func (scalingMetrics) Describe(out chan<- *prometheus.Desc) {
 	out <- replicasDesc
 	out <- missingDesc
 }
 
 // Collect implements prometheus.Collector.
-func (c Collector) Collect(out chan<- prometheus.Metric) {
+func (c scalingMetrics) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, n int, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
 	}
-	for service, subjects := range c.Board.Subjects.All() {
+	for service, subjects := range c.board.Subjects.All() {
 		for i := range subjects {
 			s := &subjects[i]
-			want, decided := c.Board.Wants.Load(spec.RevisionKey{Namespace: service.Namespace, Name: s.Revision})
+			want, decided := c.board.Wants.Load(spec.RevisionKey{Namespace: service.Namespace, Name: s.Revision})
 			if decided {
 				gauge(replicasDesc, want.Replicas, service.Namespace, service.Name, s.Revision, "wanted")
 			}

@@ -1,4 +1,4 @@
-package autoscale_test
+package app
 
 import (
 	"strings"
@@ -6,18 +6,17 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"stationmaster.dev/stationmaster/internal/autoscale"
 	"stationmaster.dev/stationmaster/internal/demand"
+	"stationmaster.dev/stationmaster/internal/spec"
 )
 
 func TestDecisionsAreTold(t *testing.T) {
 	var board demand.Board
-	queue := onQueue()
-	other := toZero()
-	other.Revision, other.Asked, other.Ready = second.Name, 2, 1
-	board.Subjects.Store(iris, []demand.Subject{queue, other})
-	board.Wants.Store(first, demand.Want{Replicas: 3, Missing: "queue: no answer"})
-	err := testutil.CollectAndCompare(autoscale.Collector{Board: &board}, strings.NewReader(`
+	board.Subjects.Store(spec.ServiceKey{Namespace: "n", Name: "iris"}, []demand.Subject{
+		{Revision: "iris-1", Asked: 1, Ready: 1, Metrics: &demand.Metrics{}}, {Revision: "iris-2", Asked: 2, Ready: 1},
+	})
+	board.Wants.Store(spec.RevisionKey{Namespace: "n", Name: "iris-1"}, demand.Want{Replicas: 3, Missing: "queue: no answer"})
+	err := testutil.CollectAndCompare(scalingMetrics{board: &board}, strings.NewReader(`
 # HELP stationmaster_scaling_metric_missing 1 while a metric that a revision scales on isn't known, so that its replicas may not follow.
 # TYPE stationmaster_scaling_metric_missing gauge
 stationmaster_scaling_metric_missing{namespace="n",revision="iris-1",service="iris"} 1
