@@ -47,7 +47,7 @@ var rooms = map[string]room{
 	"internal/demand":                {layer: 1, may: []string{"internal/spec", "internal/state", "internal/scale", "internal/evidence"}, never: pureNever},
 	"internal/route":                 {layer: 1, may: []string{"internal/spec", "internal/errdef"}, never: pureNever},
 	"internal/wire":                  {layer: 1, may: []string{"internal/errdef", "api/oip"}, never: []string{"os/exec", "k8s.io/", "sigs.k8s.io/", "database/sql"}},
-	"internal/manifest":              {layer: 2, may: []string{"api", "internal/spec", "internal/errdef", "internal/scale"}, never: []string{"os/exec", "k8s.io/client-go/rest"}},
+	"internal/manifest":              {layer: 2, may: []string{"api", "internal/spec", "internal/errdef", "internal/scale", "internal/translate"}, never: []string{"os/exec", "k8s.io/client-go/rest"}},
 	"internal/catalogue":             {layer: 2, may: []string{"api", "internal/spec", "internal/errdef", "internal/manifest"}, never: []string{"os/exec", "k8s.io/client-go/rest"}},
 	"internal/modelstore":            {layer: 2, may: []string{"internal/spec", "internal/errdef"}, never: []string{"os/exec", "k8s.io/"}},
 	"internal/probe":                 {layer: 2, may: []string{"internal/spec", "internal/errdef"}, never: []string{"os/exec", "k8s.io/"}},

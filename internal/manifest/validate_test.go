@@ -183,6 +183,17 @@ func TestValidate(t *testing.T) {
 			annotate(s, AutoscalerClassAnnotation, "keda")
 			s.Spec.Predictor.ScaleMetric = ptr(v1beta1.MetricCPU)
 		}), want: []string{"scaleMetric: Forbidden: keda scales by autoScaling.metrics"}},
+		"a translation": {is: with(func(s is) {
+			annotate(s, TranslateAnnotation, "input=text, pooling=cls")
+			s.Spec.Predictor.Annotations = map[string]string{TranslateAnnotation: "off"}
+		})},
+		"translations that can't be": {
+			is: with(func(s is) {
+				annotate(s, TranslateAnnotation, "colour=red")
+				s.Spec.Predictor.Annotations = map[string]string{TranslateAnnotation: "on"}
+			}),
+			want: []string{`metadata.annotations[stationmaster.dev/translate]: Invalid value: "colour=red"`, "spec.predictor.annotations[stationmaster.dev/translate]"},
+		},
 		"an unknown autoscaler": {is: with(func(s is) { annotate(s, AutoscalerClassAnnotation, "magic") }), want: []string{"metadata.annotations[serving.kserve.io/autoscalerClass]: Unsupported value"}},
 		"a metric without its source": {is: with(func(s is) {
 			s.Spec.Predictor.AutoScaling = &v1beta1.AutoScalingSpec{Metrics: []v1beta1.MetricsSpec{{Type: "External", Resource: &v1beta1.ResourceMetricSource{}}}}

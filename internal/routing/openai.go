@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+	"stationmaster.dev/stationmaster/internal/manifest"
 )
 
 // OpenAIRootAnnotation says under which path before /v1 an engine speaks the OpenAI API: "/openai",
@@ -11,14 +12,10 @@ import (
 // runtime's spec.annotations, the InferenceService or the component.
 const OpenAIRootAnnotation = "stationmaster.dev/openai-root"
 
-// TranslateAnnotation says how requests of another protocol than the engine's are translated, or "off".
-// It is one of the pod's, as OpenAIRootAnnotation is.
-const TranslateAnnotation = "stationmaster.dev/translate"
-
 // translation is what is declared of a revision's translations. An engine that must be asked as the
 // client asked gets none.
 func translation(rev *smv1alpha1.Revision) string {
-	if declared := strings.TrimSpace(rev.Spec.PodTemplate.Annotations[TranslateAnnotation]); declared != "" {
+	if declared := strings.TrimSpace(rev.Spec.PodTemplate.Annotations[manifest.TranslateAnnotation]); declared != "" {
 		return declared
 	}
 	if rev.Spec.PodTemplate.Annotations[OpenAIRootAnnotation] == "-" {

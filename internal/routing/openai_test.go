@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+	"stationmaster.dev/stationmaster/internal/manifest"
 )
 
 func TestWhereEnginesSpeakOpenAI(t *testing.T) {
@@ -46,10 +47,10 @@ func TestWhatIsDeclaredOfTranslations(t *testing.T) {
 		want        string
 	}{
 		"nothing":              {nil, ""},
-		"settings":             {map[string]string{TranslateAnnotation: " input=text "}, "input=text"},
-		"off":                  {map[string]string{TranslateAnnotation: "off"}, "off"},
+		"settings":             {map[string]string{manifest.TranslateAnnotation: " input=text "}, "input=text"},
+		"off":                  {map[string]string{manifest.TranslateAnnotation: "off"}, "off"},
 		"paths are left alone": {map[string]string{OpenAIRootAnnotation: "-"}, "off"},
-		"but translate":        {map[string]string{OpenAIRootAnnotation: "-", TranslateAnnotation: "task=chat"}, "task=chat"},
+		"but translate":        {map[string]string{OpenAIRootAnnotation: "-", manifest.TranslateAnnotation: "task=chat"}, "task=chat"},
 		"a root":               {map[string]string{OpenAIRootAnnotation: "/"}, ""},
 	} {
 		var rev smv1alpha1.Revision
