@@ -142,7 +142,7 @@ func (c *Controller) reconcile(ctx context.Context, key spec.ServiceKey, is *v1b
 	if err := c.writeStatus(ctx, s); err != nil {
 		return time.Time{}, err
 	}
-	return s.plan.Again, c.trimHistory(ctx, s)
+	return c.again(s, time.Now()), c.trimHistory(ctx, s)
 }
 
 // desired puts the manifest's wish and the rollout's history into plan's words.

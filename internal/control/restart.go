@@ -39,6 +39,36 @@ func (f *facts) comes(now time.Time) bool {
 	return len(replicas) == 0
 }
 
+// turns is when comes will begin to be true by itself, for the next start draws near; zero means
+// that time alone changes nothing.
+func (f *facts) turns(now time.Time) time.Time {
+	var at time.Time
+	if f.comes(now) {
+		return at
+	}
+	for _, r := range f.of(f.rolledOut) {
+		if r.Failure == nil || r.Failure.Terminal || r.Failure.RetryAt.IsZero() {
+			continue
+		}
+		// A moment later than the first, so that it is true then.
+		if next := r.Failure.RetryAt.Add(time.Millisecond - soon); at.IsZero() || next.Before(at) {
+			at = next
+		}
+	}
+	return at
+}
+
+// again is when a service has to be looked at though nothing happens.
+func (c *Controller) again(s *service, now time.Time) time.Time {
+	at := s.plan.Again
+	for _, comp := range s.comps {
+		if next := s.facts(comp).turns(now); !next.IsZero() && (at.IsZero() || next.Before(at)) {
+			at = next
+		}
+	}
+	return at
+}
+
 // expectAll notes the services that exist, so that the table counts as partial until each was
 // looked at once. It is called before anything is reconciled.
 func (c *Controller) expectAll(ctx context.Context, config *rest.Config) error {

@@ -48,6 +48,35 @@ func TestAComponentReturnsWhileItsNextStartIsNear(t *testing.T) {
 	}
 }
 
+// A request that comes while the next start is near waits; so the table has to be made anew when it
+// gets near, though nothing else happens then.
+func TestAServiceIsLookedAtAgainWhenItsNextStartDrawsNear(t *testing.T) {
+	failed := func(again time.Duration, terminal bool) spec.Replica {
+		return replica("r1", spec.Failed, &spec.Failure{Reason: spec.Exited, Terminal: terminal, RetryAt: t0.Add(again)})
+	}
+	for name, tc := range map[string]struct {
+		replicas []spec.Replica
+		want     time.Duration // 0 for never
+	}{
+		"far away":               {[]spec.Replica{failed(time.Minute, false)}, time.Minute - soon + time.Millisecond},
+		"the nearest of two":     {[]spec.Replica{failed(time.Minute, false), failed(20*time.Second, false)}, 20*time.Second - soon + time.Millisecond},
+		"near already":           {[]spec.Replica{failed(time.Second, false)}, 0},
+		"one that can't run":     {[]spec.Replica{failed(time.Minute, true)}, 0},
+		"one loads beside it":    {[]spec.Replica{failed(time.Minute, false), replica("r1", spec.Loading, nil)}, 0},
+		"nothing is there":       {nil, 0},
+		"another revision's end": {[]spec.Replica{replica("r2", spec.Failed, &spec.Failure{RetryAt: t0.Add(time.Minute)})}, 0},
+	} {
+		f := facts{want: 1, rolledOut: "r1", replicas: tc.replicas}
+		at := f.turns(t0)
+		if tc.want == 0 && !at.IsZero() || tc.want != 0 && !at.Equal(t0.Add(tc.want)) {
+			t.Errorf("%s: %v, want %v later", name, at, tc.want)
+		}
+		if !at.IsZero() && !f.comes(at) {
+			t.Errorf("%s: looked at again at a time when nothing has changed", name)
+		}
+	}
+}
+
 func TestTheTableIsPartialUntilEveryServiceOfTheStartWasSeen(t *testing.T) {
 	table := &state.Topic[route.Table]{}
 	c := New(Config{Logger: slog.New(slog.DiscardHandler)}, nil, table)

@@ -8,6 +8,7 @@ import (
 	"log"
 	"math/rand/v2"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,11 +24,14 @@ type disturbed struct {
 	Acts     map[string]int   `json:"acts"`
 	// InHand are requests that an engine had been given when it, or its connections, were killed, and Down those that
 	// met a killed control plane, with which the gateway was gone.
-	InHand int  `json:"lost_in_hand_of_a_killed_engine"`
-	Down   int  `json:"lost_while_up_was_down"`
-	Lost   int  `json:"lost_without_excuse"`
-	Before size `json:"up_before"`
-	After  size `json:"up_after"`
+	InHand int `json:"lost_in_hand_of_a_killed_engine"`
+	Down   int `json:"lost_while_up_was_down"`
+	// Refused are those for a service whose engine was killed so often that its next start was too
+	// far away to wait for it.
+	Refused int  `json:"refused_in_a_crash_loop"`
+	Lost    int  `json:"lost_without_excuse"`
+	Before  size `json:"up_before"`
+	After   size `json:"up_after"`
 }
 
 // storm kills at random.
@@ -87,8 +91,10 @@ func disturb(ctx context.Context, u *up, d time.Duration, seed uint64) (*disturb
 			r.InHand++
 		case st.wasDown(x):
 			r.Down++
+		case looped(x):
+			r.Refused++
 		default:
-			if r.Lost++; r.Lost <= 20 {
+			if r.Lost++; r.Lost <= 100 {
 				log.Print("lost: ", x)
 			}
 		}
@@ -295,6 +301,28 @@ func (st *storm) inHand(x lost) bool {
 		notes, err := os.ReadFile(notesOf(st.u.notes(), d.pid))
 		return err == nil && bytes.Contains(append([]byte("\n"), notes...), []byte("\n"+x.ID+"\n"))
 	})
+}
+
+// nextTry is when an engine starts again, as a refusal tells it, and far how far away that must be
+// for requests not to wait.
+var nextTry = regexp.MustCompile(`restarted \d+ times; next try at (\d\d:\d\d:\d\dZ)`)
+
+const far = 3 * time.Second
+
+// looped reports whether a request was refused, for an engine that ends again and again waits
+// long for its next start.
+func looped(x lost) bool {
+	m := nextTry.FindStringSubmatch(x.Why)
+	if m == nil {
+		return false
+	}
+	at, err := time.Parse("15:04:05Z", m[1])
+	if err != nil {
+		return false
+	}
+	end := x.End.UTC()
+	at = time.Date(end.Year(), end.Month(), end.Day(), at.Hour(), at.Minute(), at.Second(), 0, time.UTC)
+	return at.Sub(end) > far
 }
 
 // wasDown reports whether there was a time without a gateway while the request was under way.
