@@ -48,10 +48,11 @@ type storm struct {
 	since map[int]time.Time
 }
 
-// death is an engine's, or that of all its connections.
+// death is an engine's, or that of all its connections, from when it was asked for to when it was
+// done: until then an engine accepts requests.
 type death struct {
-	pid int
-	at  time.Time
+	pid      int
+	at, done time.Time
 }
 
 func disturb(ctx context.Context, u *up, d time.Duration, seed uint64) (*disturbed, error) {
@@ -206,8 +207,34 @@ func (st *storm) killEngine(context.Context) (bool, error) {
 		return false, nil
 	}
 	pid := pids[st.rnd.IntN(len(pids))]
-	st.killed = append(st.killed, death{pid, time.Now()})
-	return true, syscall.Kill(pid, syscall.SIGKILL)
+	return true, st.kill(pid)
+}
+
+// kill returns when the engines have ended.
+func (st *storm) kill(pids ...int) error {
+	began := time.Now()
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return err
+		}
+	}
+	for _, pid := range pids {
+		for !ended(pid) {
+			time.Sleep(time.Millisecond)
+		}
+		st.killed = append(st.killed, death{pid, began, time.Now()})
+	}
+	return nil
+}
+
+// ended reports whether a process is none any more, or a zombie without connections.
+func ended(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return true
+	}
+	rest := stat[bytes.LastIndexByte(stat, ')')+1:]
+	return bytes.HasPrefix(rest, []byte(" Z"))
 }
 
 // killEngines kills all that are ready, so that requests have to wait for their return.
@@ -216,27 +243,21 @@ func (st *storm) killEngines(context.Context) (bool, error) {
 	if len(pids) < 2 {
 		return false, nil
 	}
-	for _, pid := range pids {
-		st.killed = append(st.killed, death{pid, time.Now()})
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return true, err
-		}
-	}
-	return true, nil
+	return true, st.kill(pids...)
 }
 
 // killNap kills the engine that comes and goes, while it loads or later.
 func (st *storm) killNap(context.Context) (bool, error) {
 	for _, pid := range st.u.engines() {
 		if st.isNap(pid) {
-			st.killed = append(st.killed, death{pid, time.Now()})
-			if err := syscall.Kill(pid, syscall.SIGKILL); err == nil {
-				return true, nil
-			}
+			return true, st.kill(pid)
 		}
 	}
 	return false, nil
 }
+
+// handling is how long an engine may take to hear of a signal and do as it says.
+const handling = time.Second
 
 // reset breaks off all connections of an engine, with what is under way on them.
 func (st *storm) reset(context.Context) (bool, error) {
@@ -245,7 +266,8 @@ func (st *storm) reset(context.Context) (bool, error) {
 		return false, nil
 	}
 	pid := pids[st.rnd.IntN(len(pids))]
-	st.killed = append(st.killed, death{pid, time.Now()})
+	now := time.Now()
+	st.killed = append(st.killed, death{pid, now, now.Add(handling)})
 	err := syscall.Kill(pid, syscall.SIGUSR2)
 	if errors.Is(err, syscall.ESRCH) {
 		err = nil
@@ -284,15 +306,12 @@ func (st *storm) killUp(context.Context) (bool, error) {
 	return true, nil
 }
 
-// dying is how long the kernel may take to end a process, which accepts requests until then.
-const dying = 100 * time.Millisecond
-
 // inHand reports whether a killed engine had been given the request: it noted it, or what came
 // back says that it had it when its connections broke.
 func (st *storm) inHand(x lost) bool {
 	broke := slices.ContainsFunc([]string{"502 Bad Gateway", "error reading from server", "transport is closing", "a stream ended"}, func(s string) bool { return strings.Contains(x.Why, s) })
 	return slices.ContainsFunc(st.killed, func(d death) bool {
-		if x.Began.After(d.at.Add(dying)) || x.End.Before(d.at) {
+		if x.Began.After(d.done) || x.End.Before(d.at) {
 			return false
 		}
 		if broke {
