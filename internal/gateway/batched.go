@@ -101,7 +101,7 @@ func (x *exchange) serveBatched() bool {
 	default:
 		rows, key = w.v2.Rows(), w.v2.Key()
 	}
-	if rows >= w.batch.MaxSize && !v1 || !x.g.join(w.common.key(m)+key, w, rows, len(body), m) {
+	if rows >= w.batch.MaxSize && !v1 || !x.g.join(w.common.key(m)+key, w, rows, len(body), m, x.view) {
 		return false
 	}
 	late, stop := batchTimer(w.batch, x.start)

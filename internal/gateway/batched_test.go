@@ -21,9 +21,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	"stationmaster.dev/stationmaster/api/oip"
+	"stationmaster.dev/stationmaster/internal/demand"
 	"stationmaster.dev/stationmaster/internal/gateway"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
+	"stationmaster.dev/stationmaster/internal/state"
 	wire "stationmaster.dev/stationmaster/internal/wire/oip"
 )
 
@@ -511,6 +513,29 @@ func TestABatchWakesWhatSleepsAndTakesOnePlace(t *testing.T) {
 	if d.calls.Load() != 1 {
 		t.Errorf("%d calls, want 1", d.calls.Load())
 	}
+}
+
+func TestWhatSleepsIsStartedWhileABatchFills(t *testing.T) {
+	load := new(state.Topic[demand.Report])
+	d := new(doubler)
+	addr := engine(t, d.ServeHTTP)
+	g := start(t, func(c *gateway.Config) { c.Demand = load }, batching(cold("iris"), patient(2)))
+	send := func(i int) answer {
+		return do(t, client(t), request(t, http.MethodPost, g.url("/v1/models/iris:predict"), predict(float64(i))))
+	}
+	first := make(chan answer, 1)
+	go func() { first <- send(1) }()
+	until(t, "the first is told of before its batch goes", func() bool { return heldOf(load, "iris") == 1 && g.Waiting(false) == 1 })
+	g.table.Publish(route.Compile([]route.Service{batching(service("iris", route.Endpoint{HTTP: addr}), patient(2))}))
+	for _, a := range []answer{send(2), <-first} {
+		if a.StatusCode != http.StatusOK {
+			t.Errorf("%d %s", a.StatusCode, a.body)
+		}
+	}
+	if d.calls.Load() != 1 {
+		t.Errorf("%d calls, want 1", d.calls.Load())
+	}
+	until(t, "none waits", func() bool { return heldOf(load, "iris") == 0 })
 }
 
 func TestEachRequestOfABatchIsLogged(t *testing.T) {

@@ -79,7 +79,7 @@ func (c *call) serveBatched() (answered bool, _ error) {
 	if w.request, err = batch.NewV2(request); err != nil || w.request.Rows() >= w.batch.MaxSize {
 		return false, nil
 	}
-	if !c.g.join(w.key(), w, w.request.Rows(), size, m) {
+	if !c.g.join(w.key(), w, w.request.Rows(), size, m, c.view) {
 		return false, nil
 	}
 	late, stop := batchTimer(w.batch, c.start)

@@ -59,8 +59,9 @@ func (g *Gateway) batchable(m *route.Match, err error) bool {
 	return err == nil && m.Backend != nil && m.Backend.Batch != nil
 }
 
-// join puts a request into a batch. It reports false where too much waits already.
-func (g *Gateway) join(key string, w waiter, rows, bytes int, m *route.Match) bool {
+// join puts a request, which was found in v, into a batch. It reports false where too much waits
+// already.
+func (g *Gateway) join(key string, w waiter, rows, bytes int, m *route.Match, v *view) bool {
 	b := m.Backend.Batch
 	limits := batch.Limits{MaxRows: b.MaxSize, MaxBytes: maxBatch, MaxWait: b.MaxLatency}
 	w.base().full = make(chan struct{})
@@ -76,21 +77,38 @@ func (g *Gateway) join(key string, w waiter, rows, bytes int, m *route.Match) bo
 	if opened != nil {
 		owner := metricsOwner{m.Service.Key, m.Component}
 		due, isFull := opened.Due, w.base().full
-		g.relays.Go(func() { g.sendWhenDue(opened, due, isFull, owner) })
+		var wake *meter
+		if m.Backend.Cold {
+			wake = v.wakes(m.Backend)
+		}
+		g.relays.Go(func() {
+			g.await(due, isFull, wake)
+			g.send(opened, owner)
+		})
 	}
 	return true
 }
 
-// sendWhenDue waits until a batch is full, due, or the gateway ends, and sends it for those who
-// still wait. It isn't bound to any one of them.
-func (g *Gateway) sendWhenDue(b *batch.Group[waiter], due time.Time, full <-chan struct{}, owner metricsOwner) {
-	timer := time.NewTimer(time.Until(due))
+// await blocks until a batch is due, full, or the gateway ends. What it goes to is started
+// meanwhile where nothing runs of it; wake is nil where something does.
+func (g *Gateway) await(due time.Time, full <-chan struct{}, wake *meter) {
+	now := time.Now()
+	if wake != nil {
+		h := hold{g: g, start: now}
+		h.awaits(wake, true)
+		defer func() { h.end(time.Now()) }()
+	}
+	timer := time.NewTimer(due.Sub(now))
 	defer timer.Stop()
 	select {
 	case <-full:
 	case <-timer.C:
 	case <-g.stopping:
 	}
+}
+
+// send closes a batch and asks for those of it who still wait. It isn't bound to any one of them.
+func (g *Gateway) send(b *batch.Group[waiter], owner metricsOwner) {
 	g.batches.mu.Lock()
 	g.batches.queue.Take(b) // from here on nobody adds to it
 	g.batches.mu.Unlock()
