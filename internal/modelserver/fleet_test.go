@@ -1,11 +1,15 @@
 package modelserver
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -401,6 +405,80 @@ func TestBytesAreReadAsKubernetesWritesThem(t *testing.T) {
 		if n, err := ParseBytes(text); err == nil {
 			t.Errorf("%q: %d", text, n)
 		}
+	}
+}
+
+func TestTheMemoryForModelsIsWhatTheFlagsSay(t *testing.T) {
+	for name, tc := range map[string]struct {
+		budget, limit string
+		models, all   int64
+		want          string
+	}{
+		"nothing":                {"", "", 0, 0, ""},
+		"a limit alone":          {"", "2Gi", 3 << 29, 2 << 30, ""},
+		"a budget alone":         {"64Mi", "", 64 << 20, 0, ""},
+		"a budget within limits": {"64Mi", "2Gi", 64 << 20, 2 << 30, ""},
+		"a budget in ells":       {"3ells", "", 0, 0, "--memory_budget"},
+		"a limit in ells":        {"", "3ells", 0, 0, "--memory_limit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			models, all, err := memoryFor(tc.budget, tc.limit)
+			if tc.want != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.want) {
+					t.Errorf("got %v, want %q", err, tc.want)
+				}
+				return
+			}
+			if err != nil || models != tc.models || all != tc.all {
+				t.Errorf("%d and %d, %v", models, all, err)
+			}
+		})
+	}
+}
+
+// TestCommandServesManyModels serves real files through a real store.
+func TestCommandServesManyModels(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	dir := t.TempDir()
+	model, err := filepath.Abs("testdata/linear")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := filepath.Join(dir, "models.json")
+	writeList(t, list, listedModel{"a", "file://" + model, "1Mi"}, listedModel{"b", "file://" + model, "1Mi"}, listedModel{"lost", "file:///does/not/exist", "1Mi"})
+	out, outWriter := io.Pipe()
+	var errs bytes.Buffer
+	exit := make(chan int, 1)
+	go func() {
+		exit <- command(ctx, []string{"--models_config", list, "--model_store", filepath.Join(dir, "store"), "--memory_budget", "1Mi", "--http_port", "0", "--grpc_port", "0"}, outWriter, &errs)
+		_ = outWriter.Close()
+	}()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatalf("%v; stderr %s", err, errs.String())
+	}
+	var addr string
+	if _, err := fmt.Sscanf(line, "listening http=%s grpc=", &addr); err != nil {
+		t.Fatalf("%q: %v", line, err)
+	}
+	r := &running{http: "http://" + addr}
+	eventually(t, "ready", func() bool { code, _, _ := r.call(t, "GET", "/v2/health/ready", ""); return code == 200 })
+	for _, name := range []string{"a", "b", "a"} {
+		if code, _, body := r.call(t, "POST", "/v1/models/"+name+":predict", `{"instances":[[1,1,1,1]]}`); code != 200 || body != `{"predictions":[[18.5,23,25]]}` {
+			t.Errorf("%s: %d %s", name, code, body)
+		}
+	}
+	if code, body := r.multiply(t, "lost"); code != 503 || !strings.Contains(body, "/does/not/exist") {
+		t.Errorf("lost: %d %s", code, body)
+	}
+	if r.metric(t, "models_loaded") != "1" || r.metric(t, "model_evictions_total") != "2" {
+		t.Errorf("%s loaded, %s evictions", r.metric(t, "models_loaded"), r.metric(t, "model_evictions_total"))
+	}
+	http.DefaultClient.CloseIdleConnections()
+	stop()
+	if code := <-exit; code != exitOK {
+		t.Errorf("exit %d, stderr %s", code, errs.String())
 	}
 }
 

@@ -45,7 +45,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		list     = flags.String("models_config", "", "file that lists many models to serve, each loaded when a request names it (KServe's models.json)")
 		store    = flags.String("model_store", "", "folder for the bytes of the models of --models_config; empty for one of their own, which goes with the server")
 		budget   = flags.String("memory_budget", "", "memory for the models of --models_config, such as 512Mi; the least recently used make room for others. Empty for three quarters of --memory_limit")
-		limit    = flags.String("memory_limit", "", "memory of the whole server, such as 2Gi; it only gives --memory_budget its default, which without both is 1Gi")
+		limit    = flags.String("memory_limit", "", "memory of the whole server, such as 2Gi: it gives --memory_budget its default, which without both is 1Gi, and what is no longer used is collected in time to stay below it")
 		loadWait = flags.Duration("load_wait", defaultLoadWait, "time that a request waits for its model to be loaded")
 		host     = flags.String("host", "127.0.0.1", "address to listen on; 0.0.0.0 for all")
 		httpPort = flags.Uint("http_port", 8080, "port for REST, metrics and gRPC without TLS; 0 takes a free one")
@@ -94,9 +94,13 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	subject := "model " + *name
 	if *list != "" {
-		bytes, err := memoryFor(*budget, *limit)
+		bytes, most, err := memoryFor(*budget, *limit)
 		if err != nil {
 			return usage(err)
+		}
+		if most > 0 && os.Getenv("GOMEMLIMIT") == "" {
+			// Garbage may be as much as what is in use, unless the collector knows its limit.
+			debug.SetMemoryLimit(most / 10 * 9)
 		}
 		bytesOf, closeStore, err := fetcher(*store, cfg.Log)
 		if err != nil {
@@ -121,23 +125,21 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// memoryFor is the memory for models by what the flags say.
-func memoryFor(budget, limit string) (int64, error) {
-	if budget != "" {
-		n, err := ParseBytes(budget)
-		if err != nil {
-			return 0, fmt.Errorf("--memory_budget: %w", err)
+// memoryFor is the memory for models and that of the whole server by what the flags say; 0 where
+// they say nothing.
+func memoryFor(budget, limit string) (models, all int64, err error) {
+	if limit != "" {
+		if all, err = ParseBytes(limit); err != nil {
+			return 0, 0, fmt.Errorf("--memory_limit: %w", err)
 		}
-		return n, nil
 	}
-	if limit == "" {
-		return 0, nil
+	if budget == "" {
+		return all / 4 * 3, all, nil
 	}
-	n, err := ParseBytes(limit)
-	if err != nil {
-		return 0, fmt.Errorf("--memory_limit: %w", err)
+	if models, err = ParseBytes(budget); err != nil {
+		return 0, 0, fmt.Errorf("--memory_budget: %w", err)
 	}
-	return n / 4 * 3, nil
+	return models, all, nil
 }
 
 // fetcher opens the store that models' bytes are brought to, in a folder of its own where dir is

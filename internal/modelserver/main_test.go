@@ -19,11 +19,15 @@ func TestCommandRefusesBadArguments(t *testing.T) {
 		want string
 		code int
 	}{
-		"no name":          {[]string{"--model_dir", "x"}, "--model_name", exitUsage},
-		"no folder":        {[]string{"--model_name", "m"}, "--model_dir", exitUsage},
-		"an unknown flag":  {[]string{"--nope"}, "nope", exitUsage},
-		"a stray argument": {[]string{"m"}, "unexpected argument", exitUsage},
-		"a port too large": {[]string{"--http_port", "70000"}, "over 65535", exitUsage},
+		"no name":                {[]string{"--model_dir", "x"}, "--model_name", exitUsage},
+		"no folder":              {[]string{"--model_name", "m"}, "--model_dir", exitUsage},
+		"an unknown flag":        {[]string{"--nope"}, "nope", exitUsage},
+		"a stray argument":       {[]string{"m"}, "unexpected argument", exitUsage},
+		"a port too large":       {[]string{"--http_port", "70000"}, "over 65535", exitUsage},
+		"a budget for one model": {[]string{"--model_name", "m", "--model_dir", "x", "--memory_budget", "1Mi"}, "--models_config", exitUsage},
+		"a name beside a list":   {[]string{"--models_config", "x", "--model_name", "m"}, "leave --model_name", exitUsage},
+		"a list that isn't there": {[]string{"--models_config", "/does/not/exist", "--http_port", "0", "--grpc_port", "0"},
+			"/does/not/exist", exitError},
 		"a folder that isn't there": {[]string{"--model_name", "m", "--model_dir", "/does/not/exist", "--http_port", "0", "--grpc_port", "0"},
 			"/does/not/exist doesn't exist", exitError},
 	} {
