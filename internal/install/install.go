@@ -195,7 +195,8 @@ func operatorRules() []rbacv1.PolicyRule {
 		{APIGroups: []string{"stationmaster.dev"}, Resources: []string{"revisions/status", "routes/status", "revisions/finalizers"}, Verbs: []string{"update", "patch"}},
 		{APIGroups: []string{appsv1.GroupName}, Resources: []string{"deployments"}, Verbs: write},
 		{APIGroups: []string{""}, Resources: []string{"services", "configmaps"}, Verbs: write},
-		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: read},
+		// An annotation has kubelets bring a changed list of models to the pods that mount it.
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch", "patch"}},
 		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch", "update"}},
 		{APIGroups: []string{autoscalingv2.GroupName}, Resources: []string{"horizontalpodautoscalers"}, Verbs: write},
 		{APIGroups: []string{"keda.sh"}, Resources: []string{"scaledobjects"}, Verbs: []string{"get", "create", "update", "patch", "delete"}},

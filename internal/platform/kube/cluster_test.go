@@ -3,6 +3,7 @@ package kube_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -95,6 +96,8 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.list(w, r, resource)
 	case r.Method == http.MethodGet:
 		c.answer(w, key)
+	case r.Method == http.MethodPatch && r.Header.Get("Content-Type") == string(types.MergePatchType):
+		c.annotate(w, r, key)
 	case r.Method == http.MethodPatch:
 		c.apply(w, r, key)
 	case r.Method == http.MethodDelete:
@@ -346,6 +349,34 @@ func (c *cluster) apply(w http.ResponseWriter, r *http.Request, key string) {
 	if o.GetKind() == "Deployment" {
 		c.rollOut(o)
 	}
+}
+
+// annotate is a merge patch of an object's annotations.
+func (c *cluster) annotate(w http.ResponseWriter, r *http.Request, key string) {
+	var patch struct {
+		Metadata struct{ Annotations map[string]string }
+	}
+	if err := json.NewDecoder(r.Body).Decode(&patch); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writes = append(c.writes, "PATCH "+key)
+	o := c.objects[key]
+	if o == nil {
+		notFound(w)
+		return
+	}
+	o = o.DeepCopy()
+	annotations := o.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	maps.Copy(annotations, patch.Metadata.Annotations)
+	o.SetAnnotations(annotations)
+	c.put(key, o)
+	reply(w, o.Object)
 }
 
 func (c *cluster) delete(w http.ResponseWriter, key string) {

@@ -241,6 +241,9 @@ func (p *Platform) Apply(ctx context.Context, key spec.ServiceKey, want []platfo
 		}
 	}
 	p.refuse(key, refused)
+	if err := p.nudge(ctx, key, want); err != nil {
+		return err
+	}
 	return p.prune(ctx, key, objects, members, refused)
 }
 
