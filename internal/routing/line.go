@@ -151,7 +151,7 @@ func (s *Service) tagHosts(comp *Component, entry bool) []route.Host {
 }
 
 func (s *Service) backend(comp *Component) route.Backend {
-	b := route.Backend{Log: comp.Log, Batch: comp.Batch}
+	b := route.Backend{Log: s.log(comp.Log), Batch: comp.Batch}
 	var cold, lingering []route.Target
 	for _, target := range comp.Route.Targets {
 		rev := s.revision(target.RevisionName)

@@ -239,3 +239,22 @@ func TestLineCarriesWhatTheManifestSaysOfPayloads(t *testing.T) {
 		t.Errorf("the transformer has none: log %+v, batch %+v", b.Log, b.Batch)
 	}
 }
+
+func TestACollectorOfOneNameIsInTheServicesNamespace(t *testing.T) {
+	for url, want := range map[string]string{
+		"http://collector": "http://collector.team", "http://collector:8080/in?a=b": "http://collector.team:8080/in?a=b",
+		"https://collector.default": "https://collector.default", "http://localhost:9": "http://localhost:9",
+		"http://10.0.0.1": "http://10.0.0.1", "http://[::1]:80": "http://[::1]:80",
+	} {
+		for _, inCluster := range []bool{true, false} {
+			log := &spec.PayloadLog{URL: url}
+			got := routing.Line(routing.Service{
+				Key: spec.ServiceKey{Namespace: "team", Name: "iris"}, InCluster: inCluster,
+				Components: []routing.Component{{Name: spec.Predictor, Log: log}},
+			}).Components[spec.Predictor].Log.URL
+			if inCluster && got != want || !inCluster && got != url || log.URL != url {
+				t.Errorf("%s, in a cluster %v: %s, want %s", url, inCluster, got, want)
+			}
+		}
+	}
+}
