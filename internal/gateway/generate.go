@@ -113,11 +113,11 @@ func (x *exchange) generate(e *route.Endpoint) error {
 }
 
 // completeOverV2 answers OpenAI's completions from an engine that speaks V2's generate.
-func (x *exchange) completeOverV2(e *route.Endpoint, body []byte, origin translate.Origin) error {
+func (x *exchange) completeOverV2(e *route.Endpoint, body []byte, inputs []oip.TensorMetadata, origin translate.Origin) error {
 	if e.HTTP == "" {
 		return errdef.New(errdef.ErrUnsupported, fmt.Sprintf("the engine of %s answers only over gRPC, which has no call for generate", x.target.service))
 	}
-	c, err := translate.NewCompletions(body, origin)
+	c, err := translate.NewCompletions(body, inputs, origin)
 	if err != nil {
 		return err
 	}

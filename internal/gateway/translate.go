@@ -142,7 +142,7 @@ func (x *exchange) openAIOverV2(e *route.Endpoint) error {
 	}
 	origin := translate.Origin{ID: x.id, Created: x.start.Unix()}
 	if language {
-		return x.completeOverV2(e, body, origin)
+		return x.completeOverV2(e, body, known.meta.Inputs, origin)
 	}
 	var to toV2
 	switch x.ask.call.Op {

@@ -291,7 +291,7 @@ func TestCompletionsOverV2(t *testing.T) {
 	g := start(t, func(c *gateway.Config) { c.Metrics = registry }, speaking(service("gen", route.Endpoint{HTTP: engine(t, generating)}), "", spec.V2))
 	c := client(t)
 	a := do(t, c, request(t, http.MethodPost, g.url("/v1/completions"), `{"model":"gen","prompt":"a","max_tokens":3}`))
-	if a.StatusCode != 200 || !strings.Contains(a.body, `{\"text_input\":\"a\",\"parameters\":{\"max_tokens\":3}}`) || !strings.Contains(a.body, `"system_fingerprint":"gen-00001@4f2b"`) {
+	if a.StatusCode != 200 || !strings.Contains(a.body, `{\"text_input\":\"a\",\"stream\":false,\"parameters\":{\"max_tokens\":3}}`) || !strings.Contains(a.body, `"system_fingerprint":"gen-00001@4f2b"`) {
 		t.Errorf("%d %s", a.StatusCode, a.body)
 	}
 	a = do(t, c, request(t, http.MethodPost, g.url("/v1/completions"), `{"model":"gen","prompt":"a","stream":true}`))

@@ -24,14 +24,16 @@ type Completions struct {
 	model      string
 	prompt     []byte
 	parameters []member
+	// inputs are the model's.
+	inputs []oip.TensorMetadata
 	// Stream is whether an answer in pieces is asked for, usage whether its tokens are.
 	Stream bool
 	usage  bool
 }
 
-// NewCompletions reads a request's body. Errors are ErrInvalid.
-func NewCompletions(body []byte, origin Origin) (*Completions, error) {
-	c := &Completions{origin: origin}
+// NewCompletions reads a request's body for a model with these inputs. Errors are ErrInvalid.
+func NewCompletions(body []byte, inputs []oip.TensorMetadata, origin Origin) (*Completions, error) {
+	c := &Completions{origin: origin, inputs: inputs}
 	err := members(body, func(s *jsonscan.Scanner, key string) (_ bool, err error) {
 		switch key {
 		case "model":
@@ -91,18 +93,51 @@ func (c *Completions) Path() string {
 	return "/generate"
 }
 
-// Body is the engine's request.
+// The inputs that the Triton server's engines for language have beside the text: vLLM's takes
+// parameters as one text of JSON, TensorRT-LLM's has an input for each.
+const (
+	samplingInput = "sampling_parameters"
+	stopInput     = "stop_words"
+	excludeInput  = "exclude_input_in_output"
+	streamInput   = "stream"
+)
+
+// Body is the engine's request. What the model has an input for goes there, the rest where parameters
+// go.
 func (c *Completions) Body() []byte {
+	has := func(name string) bool { return output(c.inputs, name) != nil }
 	dst := jsonscan.AppendString([]byte(`{"text_input":`), c.prompt)
-	dst = append(dst, `,"parameters":{`...)
-	for i, m := range c.parameters {
-		if i > 0 {
-			dst = append(dst, ',')
+	var rest []byte
+	for _, m := range c.parameters {
+		switch {
+		case has(m.key):
+			dst = m.append(append(dst, ','))
+		case m.key == "stop" && has(stopInput):
+			dst = member{stopInput, m.json}.append(append(dst, ','))
+		default:
+			if len(rest) > 0 {
+				rest = append(rest, ',')
+			}
+			rest = m.append(rest)
 		}
-		dst = jsonscan.AppendString(dst, []byte(m.key))
-		dst = append(append(dst, ':'), m.json...)
 	}
+	if has(excludeInput) {
+		dst = append(dst, `,"`+excludeInput+`":true`...)
+	}
+	if has(streamInput) {
+		dst = strconv.AppendBool(append(dst, `,"`+streamInput+`":`...), c.Stream)
+	}
+	if has(samplingInput) {
+		text := append(append([]byte{'{'}, rest...), '}')
+		dst = jsonscan.AppendString(append(dst, `,"`+samplingInput+`":`...), text)
+		return append(dst, '}')
+	}
+	dst = append(append(dst, `,"parameters":{`...), rest...)
 	return append(dst, "}}"...)
+}
+
+func (m member) append(dst []byte) []byte {
+	return append(append(jsonscan.AppendString(dst, []byte(m.key)), ':'), m.json...)
 }
 
 // generated is an answer of generate, or a frame of its stream.

@@ -16,7 +16,7 @@ import (
 var completionsOrigin = translate.Origin{ID: "7", Created: 9}
 
 func TestCompletionsOverGenerate(t *testing.T) {
-	c, err := translate.NewCompletions([]byte(`{"model":"m","prompt":["Grüße"],"max_tokens":3,"temperature":0.5,"stop":["x"],"user":"u","n":1,"logprobs":null,"echo":false}`), completionsOrigin)
+	c, err := translate.NewCompletions([]byte(`{"model":"m","prompt":["Grüße"],"max_tokens":3,"temperature":0.5,"stop":["x"],"user":"u","n":1,"logprobs":null,"echo":false}`), nil, completionsOrigin)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestCompletionsOverGenerate(t *testing.T) {
 		"log probabilities": `{"prompt":"a","logprobs":2}`,
 		"an echo":           `{"prompt":"a","echo":true}`,
 	} {
-		if _, err := translate.NewCompletions([]byte(body), completionsOrigin); !errors.Is(err, errdef.ErrInvalid) {
+		if _, err := translate.NewCompletions([]byte(body), nil, completionsOrigin); !errors.Is(err, errdef.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -58,10 +58,33 @@ func TestCompletionsOverGenerate(t *testing.T) {
 	}
 }
 
+func TestParametersGoWhereTheModelTakesThem(t *testing.T) {
+	const body = `{"model":"m","prompt":"a","max_tokens":3,"temperature":0.5,"stop":["x"],"stream":true}`
+	for name, tc := range map[string]struct {
+		inputs []oip.TensorMetadata
+		want   string
+	}{
+		"vLLM's": {
+			[]oip.TensorMetadata{in("text_input", oip.Bytes, 1), in("stream", oip.Bool, 1), in("sampling_parameters", oip.Bytes, 1), in("exclude_input_in_output", oip.Bool, 1)},
+			`{"text_input":"a","exclude_input_in_output":true,"stream":true,"sampling_parameters":"{\"max_tokens\":3,\"temperature\":0.5,\"stop\":[\"x\"]}"}`,
+		},
+		"TensorRT-LLM's": {
+			[]oip.TensorMetadata{in("text_input", oip.Bytes, 1), in("max_tokens", oip.Int32, 1), in("temperature", oip.FP32, 1), in("stop_words", oip.Bytes, -1)},
+			`{"text_input":"a","max_tokens":3,"temperature":0.5,"stop_words":["x"],"parameters":{}}`,
+		},
+	} {
+		c, err := translate.NewCompletions([]byte(body), tc.inputs, completionsOrigin)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		same(t, c.Body(), tc.want)
+	}
+}
+
 // chunks feeds a stream of generate's frames in pieces of a size and returns the client's.
 func chunks(tb testing.TB, body, engine string, size int) string {
 	tb.Helper()
-	c, err := translate.NewCompletions([]byte(body), completionsOrigin)
+	c, err := translate.NewCompletions([]byte(body), nil, completionsOrigin)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -121,7 +144,7 @@ func FuzzGenerateThereAndBack(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := translate.NewCompletions(body, completionsOrigin)
+		c, err := translate.NewCompletions(body, nil, completionsOrigin)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -72,8 +72,7 @@ func (p *prompt) body(model string, stream bool) []byte {
 		dst = append(dst, ']')
 	}
 	for _, m := range p.members {
-		dst = jsonscan.AppendString(append(dst, ','), []byte(m.key))
-		dst = append(append(dst, ':'), m.json...)
+		dst = m.append(append(dst, ','))
 	}
 	if stream {
 		dst = append(dst, `,"stream":true,"stream_options":{"include_usage":true}`...)
