@@ -198,6 +198,10 @@ func (w *inBatch) run(ctx context.Context, id string, members []waiter) {
 		all[i] = m.(*inBatch)
 		v1[i], v2[i] = all[i].v1, all[i].v2
 	}
+	if len(all) == 1 && w.v2 != nil {
+		w.answer <- batchAnswer{alone: true} // as it came
+		return
+	}
 	header := maps.Clone(w.common.header)
 	var body []byte
 	if w.v1 != nil {

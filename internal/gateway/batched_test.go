@@ -405,6 +405,16 @@ func TestWhatCannotBePutTogetherGoesAloneAndAsItCame(t *testing.T) {
 	}
 }
 
+func TestATensorThatFindsNoCompanyGoesAsItCame(t *testing.T) {
+	var got string
+	d := &doubler{then: func(_ http.ResponseWriter, _ *http.Request, body []byte) bool { got = string(body); return false }}
+	g := start(t, nil, batching(service("iris", route.Endpoint{HTTP: engine(t, d.ServeHTTP)}), spec.Batching{MaxSize: 100, MaxLatency: time.Millisecond}))
+	a := do(t, client(t), request(t, http.MethodPost, g.url("/v2/models/iris/infer"), infer(4)))
+	if a.StatusCode != http.StatusOK || got != infer(4) || a.Header.Get(gateway.BatchHeader) != "" {
+		t.Errorf("%d %s, the engine got %s", a.StatusCode, a.body, got)
+	}
+}
+
 func TestABatchGoesWhenItIsDue(t *testing.T) {
 	d := new(doubler)
 	g := start(t, nil, batching(service("iris", route.Endpoint{HTTP: engine(t, d.ServeHTTP)}), spec.Batching{MaxSize: 100, MaxLatency: time.Millisecond}))
@@ -434,9 +444,11 @@ func TestABatchersTimeOutEndsTheWait(t *testing.T) {
 	for name, tc := range map[string]struct {
 		batch spec.Batching
 		hang  bool
+		v2    bool
 	}{
-		"for the batch to fill":   {batch: spec.Batching{MaxSize: 100, MaxLatency: time.Hour, Timeout: 50 * time.Millisecond}},
-		"for the engine's answer": {batch: spec.Batching{MaxSize: 1, MaxLatency: time.Hour, Timeout: 50 * time.Millisecond}, hang: true},
+		"for the engine's answer to one alone": {batch: spec.Batching{MaxSize: 2, MaxLatency: time.Millisecond, Timeout: 100 * time.Millisecond}, hang: true, v2: true},
+		"for the batch to fill":                {batch: spec.Batching{MaxSize: 100, MaxLatency: time.Hour, Timeout: 50 * time.Millisecond}},
+		"for the engine's answer":              {batch: spec.Batching{MaxSize: 1, MaxLatency: time.Hour, Timeout: 50 * time.Millisecond}, hang: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			released := make(chan struct{})
@@ -451,9 +463,19 @@ func TestABatchersTimeOutEndsTheWait(t *testing.T) {
 				}
 			}
 			g := start(t, nil, batching(service("iris", route.Endpoint{HTTP: engine(t, d.ServeHTTP)}), tc.batch))
-			a := do(t, client(t), request(t, http.MethodPost, g.url("/v1/models/iris:predict"), predict(1)))
-			if a.StatusCode != http.StatusGatewayTimeout || !strings.Contains(errorText(t, a), "in time") && !strings.Contains(errorText(t, a), "50ms") {
+			path, body := "/v1/models/iris:predict", predict(1)
+			if tc.v2 {
+				path, body = "/v2/models/iris/infer", infer(1)
+			}
+			a := do(t, client(t), request(t, http.MethodPost, g.url(path), body))
+			if a.StatusCode != http.StatusGatewayTimeout || errorText(t, a) == "" {
 				t.Errorf("%d %s", a.StatusCode, a.body)
+			}
+			if tc.hang && tc.v2 {
+				_, err := oip.NewGRPCInferenceServiceClient(connect(t, g.GRPC)).ModelInfer(t.Context(), inferRequest("iris"))
+				if status.Code(err) != codes.DeadlineExceeded {
+					t.Errorf("over gRPC: %v", err)
+				}
 			}
 			close(released)
 		})

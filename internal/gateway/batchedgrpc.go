@@ -152,6 +152,10 @@ func (w *callInBatch) run(ctx context.Context, id string, members []waiter) {
 		all[i] = m.(*callInBatch)
 		requests[i] = all[i].request
 	}
+	if len(all) == 1 {
+		w.answer <- batchedReply{alone: true} // as it came
+		return
+	}
 	raw := w.request.Inputs[0].Data == nil
 	merged, err := oip.RequestToProto(batch.MergeV2(requests, id), raw)
 	var parts []*pb.ModelInferResponse

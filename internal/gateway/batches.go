@@ -134,6 +134,15 @@ func batchTimer(b *spec.Batching, start time.Time) (<-chan time.Time, func() boo
 	return t.C, t.Stop
 }
 
+// batchLeft is what a batcher leaves of a time-out to a request that came at start, also where it
+// goes alone.
+func batchLeft(b *spec.Batching, start time.Time, d time.Duration) time.Duration {
+	if b.Timeout <= 0 {
+		return d
+	}
+	return min(d, max(time.Until(start.Add(b.Timeout)), time.Millisecond))
+}
+
 // batchContext bounds the call for a whole batch.
 func batchContext(ctx context.Context, b *spec.Batching) (context.Context, context.CancelFunc) {
 	if b.Timeout <= 0 {

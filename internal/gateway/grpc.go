@@ -371,6 +371,9 @@ func (c *call) timed() (context.Context, context.CancelFunc) {
 	if d <= 0 {
 		d = c.g.cfg.Timeouts.Response
 	}
+	if b := c.match.Backend.Batch; b != nil && c.oip == "ModelInfer" {
+		d = batchLeft(b, c.start, d)
+	}
 	return context.WithTimeout(c.ctx, d)
 }
 

@@ -70,10 +70,14 @@ func (x *exchange) targetPath() string {
 }
 
 func (x *exchange) timeout() time.Duration {
-	if d := x.match.Service.Timeout; d > 0 {
-		return d
+	d := x.match.Service.Timeout
+	if d <= 0 {
+		d = x.g.cfg.Timeouts.Response
 	}
-	return x.g.cfg.Timeouts.Response
+	if b := x.match.Backend.Batch; b != nil && (x.match.Call.Op == route.Predict || x.match.Call.Op == route.Infer) {
+		return batchLeft(b, x.start, d)
+	}
+	return d
 }
 
 // attachBody sets the request's body. A small one of known length is read here, before an

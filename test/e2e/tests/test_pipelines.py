@@ -145,7 +145,7 @@ def v1(up, row):
 def v2(up, row):
     answer = up.infer("batched", [tensor(iris_session()[1], row.reshape(1, -1))])
     got = outputs(answer)
-    return {n: v[0].tolist() for n, v in got.items()}, answer.headers["X-Stationmaster-Batch"]
+    return {n: v[0].tolist() for n, v in got.items()}, answer.headers.get("X-Stationmaster-Batch")
 
 
 def binary(up, row):
