@@ -6,6 +6,7 @@ import re
 import kserve
 import numpy as np
 import pytest
+import requests
 from kubernetes import client as k8s
 
 from standin import REPO, eventually, iris_session, random_rows
@@ -115,3 +116,24 @@ def test_grpc_inference_client(up, made):
             return await client.infer(request(made, iris_session()[1], ROWS))
 
     check(asyncio.run(ask()))
+
+
+def test_a_graph_that_chains_models(sdk, up, made):
+    """KServe's own model-chainer: each of three steps gets the request."""
+    name = "model-chainer"
+    step = {"service_name": made, "data": "$request", "dependency": "Hard"}
+    sdk.create_inference_graph(kserve.V1alpha1InferenceGraph(
+        api_version="serving.kserve.io/v1alpha1", kind="InferenceGraph",
+        metadata=k8s.V1ObjectMeta(name=name, namespace="default", annotations={"serving.kserve.io/deploymentMode": "RawDeployment"}),
+        spec=kserve.V1alpha1InferenceGraphSpec(nodes={"root": kserve.V1alpha1InferenceRouter(
+            router_type="Sequence", steps=[kserve.V1alpha1InferenceStep(**step) for _ in range(3)])}),
+    ))
+    sdk.wait_ig_ready(name, namespace="default", timeout_seconds=60, polling_interval=1)
+    url = sdk.get_inference_graph(name, "default")["status"]["url"]
+    rows = [[6.8, 2.8, 4.8, 1.4], [6.0, 3.4, 4.5, 1.6]]
+    got = requests.post(up.url, json={"instances": rows}, headers={"Host": url.removeprefix("http://")}, timeout=30)
+    assert got.status_code == 200, got.text
+    session, x = iris_session()
+    want = session.run(None, {x: np.array(rows, np.float32)})[0].tolist()
+    assert [p["label"] for p in got.json()["predictions"]] == want == [1, 1]
+    sdk.delete_inference_graph(name, "default")
