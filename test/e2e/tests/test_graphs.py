@@ -72,7 +72,8 @@ def steps(iris):
         return isvc(name, {"containers": [{
             "name": "kserve-container", "image": "example.invalid/step:1",
             "command": [sys.executable, str(pathlib.Path(__file__).with_name("steps.py"))],
-            "args": ["--model_name", name, "--answer", answer, "--enable_grpc", "false"],
+            "args": ["--model_name", name, "--answer", answer, "--http_port", "8080", "--enable_grpc", "false"],
+            "ports": [{"containerPort": 8080, "protocol": "TCP"}],
         }]})
 
     iris.apply(service(ok, "success"), service(err, "error"))
