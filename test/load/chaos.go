@@ -227,7 +227,11 @@ func (st *storm) kill(pids ...int) error {
 	return nil
 }
 
-// ended reports whether a process is none any more, or a zombie without connections.
+// closing is how long the other threads of a process may take to end, and its connections with
+// them, once its first one is a zombie.
+const closing = 200 * time.Millisecond
+
+// ended reports whether a process is none any more, or a zombie.
 func ended(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -311,7 +315,7 @@ func (st *storm) killUp(context.Context) (bool, error) {
 func (st *storm) inHand(x lost) bool {
 	broke := slices.ContainsFunc([]string{"502 Bad Gateway", "error reading from server", "transport is closing", "a stream ended"}, func(s string) bool { return strings.Contains(x.Why, s) })
 	return slices.ContainsFunc(st.killed, func(d death) bool {
-		if x.Began.After(d.done) || x.End.Before(d.at) {
+		if x.Began.After(d.done.Add(closing)) || x.End.Before(d.at) {
 			return false
 		}
 		if broke {
