@@ -379,6 +379,36 @@ func TestARequestWaitsNoLongerThanItMayForRoom(t *testing.T) {
 	}
 }
 
+func TestAClientThatGoesAwayWaitsNoLonger(t *testing.T) {
+	y := yard{run: make(chan struct{})}
+	r, _ := many(t, &y, 1, time.Minute, numbered(3, "1")...)
+	busy := make(chan int, 1)
+	go func() { code, _ := r.multiply(t, "m1"); busy <- code }()
+	eventually(t, "busy", func() bool { return r.metric(t, "requests_in_flight") == "1" })
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.http+"/v2/models/m2", http.NoBody)
+		if err == nil {
+			_, err = http.DefaultClient.Do(req) //nolint:bodyclose // it gets no answer
+		}
+		left <- err
+	}()
+	eventually(t, "waiting", func() bool { return r.metric(t, "models_waiting") == "1" })
+	leave()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	eventually(t, "nobody waiting", func() bool { return r.metric(t, "models_waiting") == "0" && r.metric(t, "requests_waiting") == "0" })
+	close(y.run)
+	if code := <-busy; code != 200 {
+		t.Errorf("the busy one: %d", code)
+	}
+	if code, body := r.multiply(t, "m2"); code != 200 || body != five("m2", 2) {
+		t.Errorf("%d %s", code, body)
+	}
+}
+
 func TestAListThatIsNoListIsRefused(t *testing.T) {
 	for name, tc := range map[string]struct{ text, want string }{
 		"no JSON":        {"{", "isn't JSON"},
