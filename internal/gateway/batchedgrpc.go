@@ -89,6 +89,7 @@ func (c *call) serveBatched() (answered bool, _ error) {
 		if r.alone {
 			return false, nil
 		}
+		c.first.Free() // it went as a part of another one
 		return true, c.answerBatched(r)
 	case <-late:
 		w.gone.Store(true)

@@ -36,6 +36,12 @@ func (f *Frame) Peek(most int) []byte {
 	return out
 }
 
+// Free gives the message's buffers away.
+func (f *Frame) Free() {
+	f.data.Free()
+	f.data = nil
+}
+
 // Of makes a frame of a message's bytes, which it shares.
 func Of(message []byte) *Frame { return &Frame{mem.BufferSlice{mem.SliceBuffer(message)}} }
 

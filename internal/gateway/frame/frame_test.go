@@ -50,6 +50,21 @@ func TestOverriddenNamesAreWhatEnginesRead(t *testing.T) {
 	}
 }
 
+func TestAPeekLeavesTheMessageWhole(t *testing.T) {
+	f := of([]byte("abcdef"), 2)
+	for most, want := range map[int]string{0: "", 1: "a", 3: "abc", 6: "abcdef", 9: "abcdef"} {
+		if got := string(f.Peek(most)); got != want || f.Len() != 6 {
+			t.Errorf("the first %d bytes of %d are %q, want %q", most, f.Len(), got, want)
+		}
+	}
+	if got := string(Of([]byte("xy")).Take()); got != "xy" {
+		t.Errorf("a frame of bytes has %q", got)
+	}
+	if f.Free(); f.Len() != 0 {
+		t.Errorf("%d bytes are left", f.Len())
+	}
+}
+
 func FuzzField(f *testing.F) {
 	f.Add([]byte("\x0a\x04iris"), "iris", 3)
 	f.Add([]byte("\x12\x01a\x0a\x04iris"), "", 0)
