@@ -38,6 +38,7 @@ var pureNever = []string{"net/http", "os/exec", "k8s.io/", "sigs.k8s.io/", "data
 var rooms = map[string]room{
 	"api":                            {layer: 0, may: []string{}},
 	"config/crd":                     {layer: 0, may: []string{}},
+	"config/observability":           {layer: 0, may: []string{}},
 	"internal/spec":                  {layer: 0, never: pureNever},
 	"internal/errdef":                {layer: 0, never: pureNever},
 	"internal/state":                 {layer: 0, never: pureNever},
@@ -76,7 +77,7 @@ var rooms = map[string]room{
 	"internal/gateway":               {layer: 3, may: []string{"api/oip", "internal/spec", "internal/errdef", "internal/state", "internal/demand", "internal/evidence", "internal/route", "internal/wire", "internal/translate", "internal/gateway/batch", "internal/gateway/convert", "internal/gateway/frame", "internal/gateway/graph", "internal/gateway/grpcpool", "internal/gateway/payloads", "internal/gateway/upstream"}, never: []string{"k8s.io/", "os/exec"}},
 	"internal/follow":                {layer: 4, may: []string{"api", "internal/spec", "internal/route", "internal/routing", "internal/state"}},
 	"internal/rollout":               {layer: 4, may: []string{"api", "internal/errdef"}},
-	"internal/install":               {layer: 4, may: []string{"config/crd"}, never: []string{"os/exec", "k8s.io/client-go/rest"}},
+	"internal/install":               {layer: 4, may: []string{"config/crd", "config/observability"}, never: []string{"os/exec", "k8s.io/client-go/rest"}},
 	"internal/admin":                 {layer: 4, may: []string{"internal/spec", "internal/errdef", "internal/state", "internal/demand"}, never: []string{"os/exec"}},
 	"internal/app":                   {layer: 5, may: []string{"api", "config", "internal"}},
 	"internal/cli":                   {layer: 5, may: []string{"api", "config", "internal"}},

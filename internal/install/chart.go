@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"stationmaster.dev/stationmaster/config/observability"
 )
 
 // Placeholders for the numbers of a chart, which can't hold a template in Go's types.
@@ -13,6 +15,35 @@ const (
 	gatewaysHole  = 900_001
 	operatorsHole = 900_002
 )
+
+// observabilityTemplate leaves the files as they are: they hold templates of Prometheus and Grafana.
+const observabilityTemplate = `{{- if .Values.alerts }}
+---
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: stationmaster
+  namespace: {{ .Release.Namespace }}
+  labels:
+    app.kubernetes.io/part-of: stationmaster
+spec:
+  {{- .Files.Get "files/rules.yaml" | nindent 2 }}
+{{- end }}
+{{- if .Values.dashboard }}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: stationmaster-dashboard
+  namespace: {{ .Release.Namespace }}
+  labels:
+    app.kubernetes.io/part-of: stationmaster
+    grafana_dashboard: "1"
+data:
+  stationmaster.json: |
+    {{- .Files.Get "files/dashboard.json" | nindent 4 }}
+{{- end }}
+`
 
 // Chart returns the files of the Helm chart but for its custom resource definitions, by their
 // path within it. They are made from what Manifest prints, with the options as values.
@@ -59,7 +90,14 @@ gateways: %d
 operators: %d
 # The type of the gateway's Service: LoadBalancer, NodePort or ClusterIP.
 serviceType: %s
+# Alert rules, as a PrometheusRule of the Prometheus Operator.
+alerts: false
+# The dashboard, as a ConfigMap that Grafana's sidecar picks up.
+dashboard: false
 `, d.Domain, d.Gateways, d.Operators, d.ServiceType),
 		"templates/stationmaster.yaml": []byte(template),
+		"templates/observability.yaml": []byte(observabilityTemplate),
+		"files/rules.yaml":             observability.Rules,
+		"files/dashboard.json":         observability.Dashboard,
 	}, nil
 }
