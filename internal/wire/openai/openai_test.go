@@ -421,3 +421,15 @@ func FuzzAnswer(f *testing.F) {
 		}
 	})
 }
+
+// BenchmarkStamp is what telling the revision adds to a chunk of a stream.
+func BenchmarkStamp(b *testing.B) {
+	chunk := []byte(`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":" word"},"finish_reason":null}]}`)
+	stamp := openai.NewStamp("llm-predictor-00002@4f2b1c9d0e3a")
+	b.ReportAllocs()
+	for b.Loop() {
+		if e, ok := stamp.On(chunk); ok {
+			_ = openai.Apply(chunk, e)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import textwrap
 
 import numpy as np
 import openai
@@ -16,6 +17,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
 from standin import isvc, model
+from test_engines import why_no_triton
 
 MINILM = pathlib.Path(__file__).with_name("minilm.py")
 TEXTS = ["The station master sets the points.", "Züge fahren nach Köln 🚂", "Bananas are yellow.",
@@ -158,3 +160,49 @@ class TestV2OverLlama:
     def test_chat_tells_what_made_it(self, smollm):
         answer = smollm.chat.completions.create(model="smollm", messages=[{"role": "user", "content": "Hi"}], max_tokens=4)
         assert answer.system_fingerprint
+
+
+TRITON_TEXT = {
+    "config.pbtxt": """
+        name: "shout"
+        backend: "python"
+        input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] } ]
+        output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]
+        instance_group [ { kind: KIND_CPU } ]
+    """,
+    "1/model.py": '''
+        import json
+
+        import numpy as np
+        import triton_python_backend_utils as pb
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                def answer(r):
+                    text = pb.get_input_tensor_by_name(r, "text_input").as_numpy()[0].decode()
+                    words = text.upper().split()[:json.loads(r.parameters() or "{}").get("max_tokens")]
+                    return pb.InferenceResponse([pb.Tensor("text_output", np.array([" ".join(words).encode()], dtype=np.object_))])
+                return [answer(r) for r in requests]
+    ''',
+}
+
+
+def test_completions_over_triton(up, tmp_path):
+    """A model of the Triton server that makes text of text has generate; clients ask for completions."""
+    if reason := why_no_triton():
+        pytest.skip(reason)
+    for name, text in TRITON_TEXT.items():
+        (tmp_path / "shout" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "shout" / name).write_text(textwrap.dedent(text))
+    up.apply(isvc("shout", model("triton", f"file://{tmp_path}", protocolVersion="v2")))
+    up.wait_ready("shout", timeout=120)
+    client = openai.OpenAI(base_url=f"{up.url}/v1", api_key="none", max_retries=0, timeout=60)
+    answer = client.completions.create(model="shout", prompt="mind the gauge change, please", max_tokens=3)
+    assert answer.choices[0].text == "MIND THE GAUGE"
+    assert answer.system_fingerprint.startswith("shout-predictor-00001@")
+    chunks = list(client.completions.create(model="shout", prompt="Züge nach Köln", max_tokens=9, stream=True))
+    assert "".join(c.choices[0].text for c in chunks) == "ZÜGE NACH KÖLN"
+    with pytest.raises(openai.InternalServerError) as e:
+        client.chat.completions.create(model="shout", messages=[{"role": "user", "content": "a"}])
+    assert e.value.status_code == 501 and "no messages" in e.value.message
+    up.delete("shout")
