@@ -4,7 +4,8 @@ SHELL := /bin/bash
 export CGO_ENABLED ?= 0
 
 BIN := bin/stationmaster
-GOFLAGS_TEST ?= -shuffle=on
+# One room's tests may take minutes under the race detector on a busy machine.
+GOFLAGS_TEST ?= -shuffle=on -timeout=30m
 FUZZTIME ?= 5s
 
 # The embedded kubectl tells the version of the Kubernetes libraries that it is made of: their

@@ -35,7 +35,7 @@ func (h *heard) Gone(gateway string) {
 
 func (h *heard) until(t *testing.T, gateway string, want uint64) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		h.mu.Lock()
 		got := h.seconds[gateway]
 		h.mu.Unlock()

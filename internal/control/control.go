@@ -168,6 +168,9 @@ func (c *Controller) Run(ctx context.Context, config *rest.Config) error {
 	quiet := logr.FromSlogHandler(warnings{c.log.Handler()})
 	ctrl.SetLogger(quiet)
 	if err := c.expectAll(ctx, config); err != nil {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // being told to end is no error
+		}
 		return err
 	}
 	options := ctrl.Options{
@@ -332,6 +335,9 @@ func (c *Controller) follow(ctx context.Context, out chan<- event.GenericEvent) 
 		}
 	}
 	if err := c.expect(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // being told to end is no error
+		}
 		return err
 	}
 	changes, woken := c.platform.Changes(ctx), c.wake.Subscribe(ctx)

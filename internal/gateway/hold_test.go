@@ -87,7 +87,7 @@ func TestRequestsWaitForAReplicaThatReturns(t *testing.T) {
 					})
 				}
 			}
-			for deadline := time.Now().Add(10 * time.Second); g.Held() < int64(len(models)); {
+			for deadline := time.Now().Add(time.Minute); g.Held() < int64(len(models)); {
 				if time.Now().After(deadline) {
 					t.Fatal("no request waits")
 				}

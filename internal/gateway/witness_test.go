@@ -33,7 +33,7 @@ func shared(name string, stable, canary route.Endpoint) route.Service {
 // untilAnswers waits until a gateway reports of a revision what ok accepts.
 func untilAnswers(t *testing.T, load *state.Topic[demand.Report], revision string, ok func(evidence.Counts) bool) evidence.Counts {
 	t.Helper()
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(time.Minute)
 	var last evidence.Counts
 	for {
 		r, changed := load.Watch()

@@ -306,7 +306,7 @@ func TestRunMeasuresUntilItIsEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- w.meter.Run(ctx) }()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		if m, ok := w.board.Measured.Load(first); ok {
 			if m.Values[0] != (scale.Measurement{Value: 2, Known: true}) {
 				t.Errorf("measured %+v", m)

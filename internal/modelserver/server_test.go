@@ -134,7 +134,7 @@ func start(t *testing.T, change func(*Config)) *running {
 		select {
 		case err := <-r.done:
 			r.done <- err
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("the server doesn't end")
 		}
 	})
@@ -154,7 +154,7 @@ func (r *running) waitReady(t *testing.T) {
 
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !is(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("never %s", what)
 		}

@@ -64,7 +64,7 @@ func (d *delegating) class(class string) {
 // until applies, as the reconciler does each time that something changed, until ok holds.
 func (d *delegating) until(what string, elsewhere bool, ok func(spec.Observed) bool) {
 	d.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		o, err := d.Observe(d.t.Context(), iris)
 		if err == nil {
 			n := 2
@@ -160,7 +160,7 @@ func TestLettingGoOfReplicasKeepsThem(t *testing.T) {
 	if err := d.Apply(t.Context(), iris, want); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		if o, err := d.Observe(t.Context(), iris); err == nil && readyOf(o) == 4 {
 			break
 		}
