@@ -51,6 +51,7 @@ func TestStationmasterServes(t *testing.T) {
 			"a service at zero is woken by REST and gRPC":            s.testZero,
 			"many models share a pod, within their memory":           s.testDensity,
 			"a graph of two pods is answered by the gateway":         s.testGraph,
+			"whoever sets replicas is let":                           s.testAutoscalers,
 			"deletion leaves nothing":                                s.testDeletion,
 		} {
 			t.Run(name, func(t *testing.T) {
