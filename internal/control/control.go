@@ -169,7 +169,7 @@ func (c *Controller) Run(ctx context.Context, config *rest.Config) error {
 	ctrl.SetLogger(quiet)
 	if err := c.expectAll(ctx, config); err != nil {
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // being told to end is no error
+			return nil
 		}
 		return err
 	}
