@@ -5,6 +5,7 @@ package helm
 import (
 	"bytes"
 	"maps"
+	"os"
 	"os/exec"
 	"reflect"
 	"slices"
@@ -44,8 +45,8 @@ func render(t *testing.T, values map[string]any) (string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.CRDObjects()) != 5 {
-		t.Errorf("the chart has %d kinds, want 5", len(c.CRDObjects()))
+	if len(c.CRDObjects()) != 7 {
+		t.Errorf("the chart has %d kinds, want 7", len(c.CRDObjects()))
 	}
 	all, err := chartutil.ToRenderValues(c, values, chartutil.ReleaseOptions{Name: "stationmaster", Namespace: "models"}, nil)
 	if err != nil {
@@ -85,5 +86,23 @@ func TestTheChartRendersWhatInstallPrints(t *testing.T) {
 func TestAChartWithoutAnImageIsRefused(t *testing.T) {
 	if _, err := render(t, nil); err == nil || !strings.Contains(err.Error(), "image is missing") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestAlertsAndDashboardComeWhenAsked(t *testing.T) {
+	rendered, err := render(t, map[string]any{"image": "example.com/sm:1", "alerts": true, "dashboard": true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := objects(t, []byte(rendered))
+	groups, _ := got["PrometheusRule/stationmaster"]["spec"].(object)["groups"].([]any)
+	if len(groups) != 1 || len(groups[0].(object)["rules"].([]any)) < 5 {
+		t.Errorf("rules %v", got["PrometheusRule/stationmaster"])
+	}
+	data, _ := got["ConfigMap/stationmaster-dashboard"]["data"].(object)
+	text, _ := data["stationmaster.json"].(string)
+	want, err := os.ReadFile("../../config/observability/dashboard.json")
+	if err != nil || strings.TrimSpace(text) != strings.TrimSpace(string(want)) {
+		t.Errorf("the dashboard has %d bytes, want %d (%v)", len(text), len(want), err)
 	}
 }
