@@ -85,11 +85,12 @@ verify: lint generate-check arch race fuzz-seeds ## what CI runs before the test
 .PHONY: e2e
 e2e: build ## real engines, real clients and a real Kubernetes (installs and builds what they need)
 	STATIONMASTER_BIN=$(CURDIR)/$(BIN) test/e2e/run
-	$(MAKE) load
+	go build -o bin/load ./test/load
+	bin/load -binary $(BIN) -updates 10
 	$(MAKE) e2e-kubernetes
 
 .PHONY: load
-load: build ## ten updates, then half a minute of chaos, under 500 requests a second; part of e2e
+load: build ## ten updates (as in e2e), then half a minute of chaos, under 500 requests a second
 	go build -o bin/load ./test/load
 	bin/load -binary $(BIN) -updates 10 -chaos 30s
 
