@@ -216,7 +216,7 @@ func until(what string, missing func() string) {
 		if time.Now().After(deadline) {
 			log.Fatalf("not within %v: %s: %s", patience, what, why)
 		}
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(2 * time.Second) // each look costs the API server four long lists
 	}
 }
 
