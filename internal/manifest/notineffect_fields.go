@@ -287,6 +287,11 @@ func annotationReason(key, value string) string {
 			return err.Error()
 		}
 		return ""
+	case stopAnnotation, DisableAutoUpdateAnnotation, TagRoutingAnnotation:
+		if value != "true" && value != "false" {
+			return `it counts as "false": write "true" or "false"`
+		}
+		return ""
 	case "serving.kserve.io/enable-metric-aggregation",
 		"serving.kserve.io/enable-prometheus-scraping":
 		if value != "true" {

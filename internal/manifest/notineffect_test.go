@@ -228,6 +228,17 @@ func TestNotInEffect(t *testing.T) {
 				annotate(s, "serving.kserve.io/stop", "true")
 			}),
 		},
+		"annotations that are neither true nor false": {
+			is: with(func(s is) {
+				annotate(s, "serving.kserve.io/stop", "maybe")
+				annotate(s, DisableAutoUpdateAnnotation, "True")
+				annotate(s, TagRoutingAnnotation, "false")
+			}),
+			want: []string{
+				"metadata.annotations[serving.kserve.io/disable-auto-update]",
+				"metadata.annotations[serving.kserve.io/stop]",
+			},
+		},
 		"another mode": {
 			is:   with(func(s is) { annotate(s, DeploymentModeAnnotation, "Serverless") }),
 			want: []string{"metadata.annotations[serving.kserve.io/deploymentMode]"},
