@@ -87,8 +87,8 @@ func TestOperatorsThatShipTheSameRuntimeAtOnceAgree(t *testing.T) {
 
 func TestATrainedModelIsWhereItsEngineFindsIt(t *testing.T) {
 	for uri, want := range map[string]string{
-		"models/a":              "/work/models/a",
-		"file://models/a":       "/work/models/a",
+		"models/a":              "/srv/models/a",
+		"file://models/a":       "/srv/models/a",
 		"/models/a":             "/models/a",
 		"file:///models/a":      "file:///models/a",
 		"file://localhost/a":    "file://localhost/a",
@@ -98,7 +98,7 @@ func TestATrainedModelIsWhereItsEngineFindsIt(t *testing.T) {
 		"pvc://../../etc/a":     "/claims/team/etc/a",
 		"pvc://claim/../../etc": "/claims/team/claim/etc",
 	} {
-		if got := modelAt("/work", "/claims", "team", uri); got != want {
+		if got := modelAt("/srv", "/claims", "team", uri); got != want {
 			t.Errorf("%s: %s, want %s", uri, got, want)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+	"stationmaster.dev/stationmaster/internal/manifest"
 	"stationmaster.dev/stationmaster/internal/plan"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
@@ -418,7 +419,9 @@ func TestStopAndStartByAnnotation(t *testing.T) {
 	key := b.key("iris")
 	b.service("iris")
 	b.ready("iris")
-	b.edit("iris", func(is *v1beta1.InferenceService) { is.Annotations = map[string]string{stopAnnotation: "true"} })
+	b.edit("iris", func(is *v1beta1.InferenceService) {
+		is.Annotations = map[string]string{manifest.StopAnnotation: "true"}
+	})
 	is := b.until("iris", "stopped", func(is *v1beta1.InferenceService) bool {
 		return conditionOf(is.Status.Conditions, v1beta1.ConditionStopped).Status == corev1.ConditionTrue
 	})
@@ -434,7 +437,7 @@ func TestStopAndStartByAnnotation(t *testing.T) {
 	if len(b.revisions("iris")) != 1 {
 		t.Errorf("revisions %v", b.revisions("iris"))
 	}
-	b.edit("iris", func(is *v1beta1.InferenceService) { delete(is.Annotations, stopAnnotation) })
+	b.edit("iris", func(is *v1beta1.InferenceService) { delete(is.Annotations, manifest.StopAnnotation) })
 	is = b.until("iris", "ready again", func(is *v1beta1.InferenceService) bool {
 		return isReady(is) && is.Status.ModelStatus.TransitionStatus == v1beta1.UpToDate
 	})

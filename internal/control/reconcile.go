@@ -25,8 +25,6 @@ import (
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
-const stopAnnotation = "serving.kserve.io/stop"
-
 // service is one reconcile's working set: the manifest, its compiled components and what was
 // observed. It lives for one call.
 type service struct {
@@ -100,7 +98,7 @@ func (c *Controller) reconcile(ctx context.Context, key spec.ServiceKey, is *v1b
 		}
 		c.wrote(is)
 	}
-	s := &service{key: key, asWritten: is, is: is.DeepCopy(), stopped: is.Annotations[stopAnnotation] == "true", guard: guardOf(is)}
+	s := &service{key: key, asWritten: is, is: is.DeepCopy(), stopped: is.Annotations[manifest.StopAnnotation] == "true", guard: guardOf(is)}
 	if err := c.resolve(ctx, s); err != nil {
 		return time.Time{}, err
 	}

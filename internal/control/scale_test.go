@@ -11,6 +11,7 @@ import (
 
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	"stationmaster.dev/stationmaster/internal/demand"
+	"stationmaster.dev/stationmaster/internal/manifest"
 	"stationmaster.dev/stationmaster/internal/routing"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
@@ -266,9 +267,11 @@ func TestStopAndDeletionEndTheScaling(t *testing.T) {
 			return ""
 		})
 	}
-	b.edit("iris", func(is *v1beta1.InferenceService) { is.Annotations = map[string]string{stopAnnotation: "true"} })
+	b.edit("iris", func(is *v1beta1.InferenceService) {
+		is.Annotations = map[string]string{manifest.StopAnnotation: "true"}
+	})
 	gone()
-	b.edit("iris", func(is *v1beta1.InferenceService) { delete(is.Annotations, stopAnnotation) })
+	b.edit("iris", func(is *v1beta1.InferenceService) { delete(is.Annotations, manifest.StopAnnotation) })
 	b.ready("iris")
 	b.eventually("it scales again", func() string {
 		s, _ := b.cfg.Scaling.Subjects.Load(b.key("iris"))

@@ -23,11 +23,11 @@ import (
 // other URLs none.
 const PropagateAnnotation = "stationmaster.dev/propagate-headers"
 
-// stopAnnotation takes a graph out of use (KServe).
-const stopAnnotation = "serving.kserve.io/stop"
+// StopAnnotation is KServe's: "true" takes a service or a graph out of use.
+const StopAnnotation = "serving.kserve.io/stop"
 
 // GraphStopped reports whether a graph was taken out of use by KServe's annotation.
-func GraphStopped(g *v1alpha1.InferenceGraph) bool { return g.Annotations[stopAnnotation] == "true" }
+func GraphStopped(g *v1alpha1.InferenceGraph) bool { return g.Annotations[StopAnnotation] == "true" }
 
 // GraphDeploymentMode returns the mode that a graph's annotation asks for, under its present name.
 // A graph runs in the gateway in each.
@@ -40,7 +40,7 @@ func GraphDeploymentMode(g *v1alpha1.InferenceGraph) string {
 func CompileGraph(g *v1alpha1.InferenceGraph) *spec.Graph {
 	out := &spec.Graph{Nodes: make(map[string]spec.GraphNode, len(g.Spec.Nodes))}
 	if GraphStopped(g) {
-		out.NotReady = "it is stopped by the annotation " + stopAnnotation
+		out.NotReady = "it is stopped by the annotation " + StopAnnotation
 	} else if errs := ValidateGraph(g); len(errs) > 0 {
 		out.NotReady = errs.ToAggregate().Error()
 	}

@@ -176,7 +176,7 @@ func TestAGraphIsCompiled(t *testing.T) {
 	if diff := cmp.Diff([]string{"iris"}, GraphServices(g)); diff != "" {
 		t.Errorf("services (-want +got):\n%s", diff)
 	}
-	g.Annotations[stopAnnotation] = "true"
+	g.Annotations[StopAnnotation] = "true"
 	if !strings.Contains(CompileGraph(g).NotReady, "stopped") {
 		t.Errorf("a stopped graph: %q", CompileGraph(g).NotReady)
 	}

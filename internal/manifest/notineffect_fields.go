@@ -287,7 +287,7 @@ func annotationReason(key, value string) string {
 			return err.Error()
 		}
 		return ""
-	case stopAnnotation, DisableAutoUpdateAnnotation, TagRoutingAnnotation:
+	case StopAnnotation, DisableAutoUpdateAnnotation, TagRoutingAnnotation:
 		if value != "true" && value != "false" {
 			return `it counts as "false": write "true" or "false"`
 		}
