@@ -36,6 +36,8 @@ type Config struct {
 	// byte. Zero means the gateway's default.
 	MaxBodyBytes   int64
 	RequestTimeout time.Duration
+	// OpenAIPrefix is what may stand before /v1 in the OpenAI API's paths; empty means "/openai".
+	OpenAIPrefix string
 	// TLSCert and TLSKey are PEM files; with them HTTPS and GRPCS are served as well.
 	TLSCert, TLSKey string
 	HTTPS, GRPCS    string

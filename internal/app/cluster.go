@@ -167,6 +167,8 @@ type GatewayConfig struct {
 	TLSCert, TLSKey   string
 	MaxBodyBytes      int64
 	RequestTimeout    time.Duration
+	// OpenAIPrefix is what may stand before /v1 in the OpenAI API's paths; empty means "/openai".
+	OpenAIPrefix string
 	// ShutdownDelay is how long it goes on accepting after it was told to end, so that those
 	// who send to it hear of it first.
 	ShutdownDelay time.Duration
@@ -189,6 +191,7 @@ func Gateway(ctx context.Context, cfg GatewayConfig) error {
 	gw := gateway.Config{
 		Table: &table, Demand: &load, Logger: cfg.Logger, Metrics: metrics, MaxBody: cfg.MaxBodyBytes, Version: cfg.Version,
 		Timeouts: gateway.Timeouts{Response: cfg.RequestTimeout},
+		OpenAI:   gateway.OpenAI{Root: cfg.OpenAIPrefix},
 	}
 	listeners := []struct {
 		flag, addr string

@@ -97,6 +97,7 @@ func (s *standalone) build() error {
 		HTTP: s.http, Table: &s.table, Demand: &s.load, Logger: s.cfg.Logger, Metrics: s.metrics,
 		MaxBody: s.cfg.MaxBodyBytes, Version: s.cfg.Version,
 		Timeouts: gateway.Timeouts{Response: s.cfg.RequestTimeout},
+		OpenAI:   gateway.OpenAI{Root: s.cfg.OpenAIPrefix},
 	}
 	if gw.GRPC, err = listen("--grpc", s.cfg.GRPC); err != nil {
 		return err

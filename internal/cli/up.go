@@ -36,6 +36,7 @@ engines stop. Killed in any other way, engines go on and are taken over by the n
 	f.StringVar(&cfg.Domain, "domain", "localhost", "domain of service hosts")
 	f.Int64Var(&cfg.MaxBodyBytes, "max-request-bytes", 256<<20, "largest request body that the gateway takes")
 	f.DurationVar(&cfg.RequestTimeout, "request-timeout", 0, "longest time to an answer's first byte where a service sets none (default 1m)")
+	f.StringVar(&cfg.OpenAIPrefix, "openai-prefix", "/openai", "what may stand before /v1 in paths of the OpenAI API; / for nothing")
 	f.StringVar(&cfg.TLSCert, "tls-cert", "", "PEM certificate; with --tls-key the gateway serves TLS as well")
 	f.StringVar(&cfg.TLSKey, "tls-key", "", "PEM key for --tls-cert")
 	f.StringVar(&cfg.HTTPS, "https", "127.0.0.1:8443", "address for REST over TLS, with --tls-cert")

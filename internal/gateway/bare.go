@@ -213,6 +213,6 @@ func (x *exchange) answerBytes(status int, contentType string, body []byte) {
 func (x *exchange) refuseMethod(allowed string) {
 	x.identify()
 	x.w.Header()["Allow"] = []string{allowed}
-	body := errorBody(x.path, edge{openAI: "invalid_request_error"}, fmt.Sprintf("%s takes %s, not %s", x.path, allowed, x.r.Method))
+	body := errorBody(x.speaksOpenAI(), edge{openAI: "invalid_request_error"}, fmt.Sprintf("%s takes %s, not %s", x.path, allowed, x.r.Method))
 	x.answerBytes(http.StatusMethodNotAllowed, "application/json", body)
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,6 +19,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/state"
+	"stationmaster.dev/stationmaster/internal/wire/openai"
 )
 
 // Config is what a gateway needs. HTTP and Table are required, all else has a default.
@@ -135,6 +137,14 @@ func (c Config) validated() (Config, error) {
 	}
 	if c.MaxHeld == 0 {
 		c.MaxHeld = defaultMaxHeld
+	}
+	switch root := "/" + strings.Trim(c.OpenAI.Root, "/"); {
+	case c.OpenAI.Root == "":
+		c.OpenAI.Root = openai.DefaultRoot
+	case root == "/":
+		c.OpenAI.Root = ""
+	default:
+		c.OpenAI.Root = root
 	}
 	if c.OpenAI.MaxRead <= 0 {
 		c.OpenAI.MaxRead = defaultMaxRead

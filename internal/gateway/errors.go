@@ -134,9 +134,9 @@ func retryAfter(err error) int {
 	return retryAfterSeconds
 }
 
-// writeError answers with an error in the shape of the protocol that path belongs to. It
+// writeError answers with an error in the shape of the OpenAI API or of the other protocols. It
 // sets no header that identifies the response; those are set before.
-func writeError(w http.ResponseWriter, path string, err error) int {
+func writeError(w http.ResponseWriter, api bool, err error) int {
 	e := edgeOf(err)
 	h := w.Header()
 	h.Del("Content-Length")
@@ -146,28 +146,28 @@ func writeError(w http.ResponseWriter, path string, err error) int {
 	if e.status == http.StatusServiceUnavailable {
 		after := retryAfter(err)
 		h["Retry-After"] = []string{strconv.Itoa(after)}
-		if openAIPath(path) {
+		if api {
 			h["Retry-After-Ms"] = []string{strconv.Itoa(1000 * after)} // which OpenAI's clients read first
 		}
 	}
-	if e.status == http.StatusNotImplemented && openAIPath(path) {
+	if e.status == http.StatusNotImplemented && api {
 		h["X-Should-Retry"] = []string{"false"} // OpenAI's clients ask again after any 5xx
 	}
 	if e.status == http.StatusRequestEntityTooLarge {
 		h["Connection"] = []string{"close"}
 	}
-	body := errorBody(path, e, err.Error())
+	body := errorBody(api, e, err.Error())
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	w.WriteHeader(e.status)
 	_, _ = w.Write(body)
 	return e.status
 }
 
-func errorBody(path string, e edge, message string) []byte {
+func errorBody(api bool, e edge, message string) []byte {
 	var v any = struct {
 		Error string `json:"error"`
 	}{message}
-	if openAIPath(path) {
+	if api {
 		return openai.Error{Message: message, Type: e.openAI, Param: e.param, Code: e.word}.JSON()
 	}
 	return encode(v)
@@ -185,14 +185,14 @@ func encode(v any) []byte {
 	return b.Bytes()
 }
 
-// openAIPath reports paths of the OpenAI API, whose clients expect an error object.
-func openAIPath(path string) bool {
-	path, ok := strings.CutPrefix(path, "/openai")
+// openAIPath reports paths of the OpenAI API, under root or bare, whose clients expect an error object.
+func openAIPath(path, root string) bool {
+	path, ok := strings.CutPrefix(path, root)
 	rest, v1 := strings.CutPrefix(path, "/v1/")
 	if !v1 {
 		return false
 	}
-	if ok {
+	if ok && root != "" {
 		return true
 	}
 	first, _, _ := strings.Cut(rest, "/")

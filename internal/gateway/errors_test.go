@@ -66,7 +66,7 @@ func TestErrorBodiesAreWholeJSON(t *testing.T) {
 		"/v1/embeddings":               `{"error":{"message":"quote \" and <tag>","type":"server_error","param":null,"code":null}}`,
 		"/v1/timeseries/models/x/data": `{"error":"quote \" and <tag>"}`,
 	} {
-		body := errorBody(path, edgeOf(errdef.ErrInternal), `quote " and <tag>`)
+		body := errorBody(openAIPath(path, "/openai"), edgeOf(errdef.ErrInternal), `quote " and <tag>`)
 		if got := strings.TrimSuffix(string(body), "\n"); got != want || !json.Valid(body) {
 			t.Errorf("%s: %s, want %s", path, got, want)
 		}

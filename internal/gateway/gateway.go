@@ -28,7 +28,9 @@ type Gateway struct {
 	pool    *upstream.Pool
 	metrics *metrics
 	drop    func(name string) bool // dropped, made once
-	grpc    *grpc.Server
+	// dropPrivate drops credentials as well.
+	dropPrivate func(name string) bool
+	grpc        *grpc.Server
 	// grpcOnHTTP serves the calls that come to the HTTP ports. It is apart because a server
 	// with such calls can't drain.
 	grpcOnHTTP *grpc.Server
@@ -85,6 +87,7 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	g.turns.begin(rand.Uint32())
 	g.drop = g.dropped
+	g.dropPrivate = func(name string) bool { return private(name) || g.dropped(name) }
 	g.outside = newOutside()
 	g.copies = make(chan struct{}, maxCopies)
 	g.copying, g.endCopying = context.WithCancel(context.Background())

@@ -380,10 +380,11 @@ func (c *call) timed() (context.Context, context.CancelFunc) {
 // outgoing is the metadata for the engine.
 func (c *call) outgoing(ctx context.Context) context.Context {
 	md := make(metadata.MD, len(c.md)+5)
+	hide := c.target != nil && withheld(c.target.Target, false)
 	for k, v := range c.md {
 		switch {
 		case reservedMetadata(k), k == metadataService, k == "x-request-id":
-		case c.g.dropped(canonicalKey(k)):
+		case c.g.dropped(canonicalKey(k)), hide && private(canonicalKey(k)):
 		default:
 			md[k] = v
 		}

@@ -166,15 +166,20 @@ func (x *exchange) fail(err error) {
 	clear(x.w.Header())
 	x.identify()
 	x.started = true
-	path := x.path
-	if x.match.Path != "" {
-		path = x.match.Path
-	}
 	if broken && x.r.ProtoMajor == 1 {
 		// Where the body ends isn't known, so nothing behind it may be read as a request.
 		x.w.Header()["Connection"] = []string{"close"}
 	}
-	x.status = writeError(x.w, path, err)
+	x.status = writeError(x.w, x.speaksOpenAI(), err)
+}
+
+// speaksOpenAI reports whether the client expects errors in the OpenAI API's shape.
+func (x *exchange) speaksOpenAI() bool {
+	path := x.path
+	if x.match.Path != "" {
+		path = x.match.Path
+	}
+	return x.ask != nil || openAIPath(path, x.g.cfg.OpenAI.Root)
 }
 
 // bodyError says what is wrong with a client's body.

@@ -20,6 +20,8 @@ import (
 // OpenAI bounds what the gateway does for requests of the OpenAI API. Zero fields mean the
 // default given.
 type OpenAI struct {
+	// Root is what may stand before the API's own paths; "/openai", and "/" for nothing.
+	Root string
 	// MaxRead is how many bytes of a body are read ahead, at most, to find the model that it names;
 	// 32 MiB.
 	MaxRead int
@@ -81,7 +83,7 @@ func (x *exchange) serveOpenAI() bool {
 	if x.match.Service != nil && x.match.Service.Graph != nil {
 		return false // which answers whatever the path
 	}
-	call, ok := openai.ParsePath(x.match.Path)
+	call, ok := x.openAICall()
 	if !ok || err != nil && !errors.Is(err, errdef.ErrNotFound) {
 		return false
 	}
@@ -107,6 +109,23 @@ func (x *exchange) serveOpenAI() bool {
 	a.relay = newRelay(x)
 	x.w = a.relay
 	return false
+}
+
+// openAICall reads the path, which may begin with the gateway's root, or with that under which the
+// service's own engine speaks the API.
+func (x *exchange) openAICall() (openai.Call, bool) {
+	call, ok := openai.ParsePath(x.match.Path, x.g.cfg.OpenAI.Root)
+	if ok || x.match.Backend == nil {
+		return call, ok
+	}
+	for i := range x.match.Backend.Targets {
+		if root := x.match.Backend.Targets[i].OpenAI; len(root) > 1 {
+			if call, ok = openai.ParsePath(x.match.Path, root); ok {
+				return call, true
+			}
+		}
+	}
+	return call, false
 }
 
 // readBody reads as much of the body as it takes to know what is asked for. Where host or path

@@ -24,7 +24,7 @@ func (x *exchange) passHTTP(e *route.Endpoint) {
 		Target:        x.targetPath(),
 		Host:          r.Host,
 		Header:        r.Header,
-		Drop:          x.g.drop,
+		Drop:          x.drops(),
 		ContentLength: r.ContentLength,
 		HeaderTimeout: x.timeout(),
 		IdleTimeout:   x.g.cfg.Timeouts.Idle,
@@ -180,7 +180,7 @@ func (x *exchange) roundTrip(req *upstream.Request, e *route.Endpoint) (*upstrea
 		if other == nil || other.HTTP == "" {
 			return nil, x.clientError(err)
 		}
-		if !x.ask.suits(&x.match, t) || x.wayTo(t) != x.way {
+		if !x.ask.suits(&x.match, t) || x.wayTo(t) != x.way || withheld(t, x.ask != nil) != withheld(x.target.Target, x.ask != nil) {
 			return nil, x.clientError(err)
 		}
 		clear(into)
@@ -345,6 +345,29 @@ func (g *Gateway) dropped(name string) bool {
 	case "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port",
 		"X-Forwarded-Server", "X-Forwarded-Prefix", "X-Real-Ip":
 		return !g.cfg.TrustForwarded
+	}
+	return false
+}
+
+// drops is which of the client's fields the chosen engine doesn't get.
+func (x *exchange) drops() func(name string) bool {
+	if withheld(x.target.Target, x.ask != nil) {
+		return x.g.dropPrivate
+	}
+	return x.g.drop
+}
+
+// withheld reports whether clients' credentials are kept from an engine; api says that the client
+// speaks the OpenAI API.
+func withheld(t *route.Target, api bool) bool {
+	return t.Credentials == route.CredentialsWithheld || api && t.Credentials == route.CredentialsByProtocol
+}
+
+// private reports the fields by which clients prove themselves.
+func private(name string) bool {
+	switch name {
+	case "Authorization", "Cookie", "X-Api-Key", "Api-Key":
+		return true
 	}
 	return false
 }

@@ -90,7 +90,7 @@ func shapeRefusal(b []byte) []byte {
 
 // refusal is a whole response that ends the connection.
 func refusal(code int, message string) []byte {
-	body := errorBody("", edge{}, message)
+	body := errorBody(false, edge{}, message)
 	return fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nConnection: close\r\nX-Request-Id: %s\r\nContent-Length: %d\r\n\r\n%s",
 		code, http.StatusText(code), requestID(nil), len(body), body)
 }

@@ -50,7 +50,7 @@ data:
 func Chart() (map[string][]byte, error) {
 	o := Options{
 		Namespace: "{{ .Release.Namespace }}", Image: `{{ required "image is missing: name the image that holds stationmaster" .Values.image }}`,
-		PullPolicy: "{{ .Values.imagePullPolicy }}", Domain: "{{ .Values.domain }}",
+		PullPolicy: "{{ .Values.imagePullPolicy }}", Domain: "{{ .Values.domain }}", OpenAIPrefix: "{{ .Values.openaiPrefix }}",
 		Gateways: gatewaysHole, Operators: operatorsHole, ServiceType: "{{ .Values.serviceType }}",
 	}
 	var out bytes.Buffer
@@ -84,6 +84,8 @@ image: ""
 imagePullPolicy: IfNotPresent
 # The last part of service hosts.
 domain: %s
+# What may stand before /v1 in paths of the OpenAI API; / for nothing.
+openaiPrefix: %s
 # Replicas of the gateway.
 gateways: %d
 # Replicas of the operator; one works, the others wait.
@@ -94,7 +96,7 @@ serviceType: %s
 alerts: false
 # The dashboard, as a ConfigMap that Grafana's sidecar picks up.
 dashboard: false
-`, d.Domain, d.Gateways, d.Operators, d.ServiceType),
+`, d.Domain, d.OpenAIPrefix, d.Gateways, d.Operators, d.ServiceType),
 		"templates/stationmaster.yaml": []byte(template),
 		"templates/observability.yaml": []byte(observabilityTemplate),
 		"files/rules.yaml":             observability.Rules,

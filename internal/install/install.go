@@ -32,6 +32,8 @@ type Options struct {
 	PullPolicy string
 	// Domain is the last part of service hosts.
 	Domain string
+	// OpenAIPrefix is what may stand before /v1 in paths of the OpenAI API.
+	OpenAIPrefix string
 	// Gateways and Operators are numbers of replicas.
 	Gateways, Operators int32
 	// ServiceType is that of the gateway's Service: LoadBalancer, NodePort or ClusterIP.
@@ -46,7 +48,7 @@ type Options struct {
 // Defaults are the options of an installation for which nobody said otherwise.
 func Defaults() Options {
 	return Options{
-		Namespace: "stationmaster-system", Domain: "example.com", Gateways: 2, Operators: 2,
+		Namespace: "stationmaster-system", Domain: "example.com", OpenAIPrefix: "/openai", Gateways: 2, Operators: 2,
 		ServiceType: string(corev1.ServiceTypeLoadBalancer), CRDs: true,
 	}
 }
@@ -129,7 +131,7 @@ func Objects(o Options) []any {
 		},
 		o.service(),
 		o.deployment(operator, o.Operators, []string{"operator", "--domain=" + o.Domain}, nil),
-		o.deployment(gateway, o.Gateways, []string{"gateway", "--domain=" + o.Domain}, []corev1.ContainerPort{
+		o.deployment(gateway, o.Gateways, []string{"gateway", "--domain=" + o.Domain, "--openai-prefix=" + o.OpenAIPrefix}, []corev1.ContainerPort{
 			{Name: "http", ContainerPort: 8080}, {Name: "grpc", ContainerPort: 8081},
 		}),
 		o.budget(operator), o.budget(gateway), o.network(),

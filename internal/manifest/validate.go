@@ -30,7 +30,7 @@ func Validate(is, old *v1beta1.InferenceService) field.ErrorList {
 		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), is.Name, nameRule))
 	}
 	errs = append(errs, validateAnnotations(is)...)
-	errs = append(errs, validateTranslations(is)...)
+	errs = append(errs, validateEveryPodAnnotations(is)...)
 	errs = append(errs, validateGuard(is)...)
 	if old != nil {
 		errs = append(errs, validateChange(is, old)...)

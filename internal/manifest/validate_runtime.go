@@ -23,7 +23,7 @@ type NamedRuntime struct {
 func ValidateRuntime(r NamedRuntime, others []NamedRuntime) field.ErrorList {
 	at := field.NewPath("spec", "supportedModelFormats")
 	errs := validateFormats(r.Spec, at)
-	errs = append(errs, validateTranslation(r.Spec.Annotations, field.NewPath("spec", "annotations"))...)
+	errs = append(errs, validatePodAnnotations(r.Spec.Annotations, field.NewPath("spec", "annotations"))...)
 	for i, c := range r.Spec.Containers {
 		errs = append(errs, validateEnv(c.Env, field.NewPath("spec", "containers").Index(i))...)
 	}

@@ -194,6 +194,11 @@ func TestValidate(t *testing.T) {
 			}),
 			want: []string{`metadata.annotations[stationmaster.dev/translate]: Invalid value: "colour=red"`, "spec.predictor.annotations[stationmaster.dev/translate]"},
 		},
+		"whose keys reach the engine": {is: with(func(s is) { annotate(s, CredentialsAnnotation, CredentialsForward) })},
+		"keys in a way that isn't known": {
+			is:   with(func(s is) { s.Spec.Predictor.Annotations = map[string]string{CredentialsAnnotation: "yes"} }),
+			want: []string{`spec.predictor.annotations[stationmaster.dev/client-credentials]: Unsupported value: "yes": supported values: "forward", "withhold"`},
+		},
 		"an unknown autoscaler": {is: with(func(s is) { annotate(s, AutoscalerClassAnnotation, "magic") }), want: []string{"metadata.annotations[serving.kserve.io/autoscalerClass]: Unsupported value"}},
 		"a metric without its source": {is: with(func(s is) {
 			s.Spec.Predictor.AutoScaling = &v1beta1.AutoScalingSpec{Metrics: []v1beta1.MetricsSpec{{Type: "External", Resource: &v1beta1.ResourceMetricSource{}}}}

@@ -11,6 +11,25 @@ import (
 // It is one of the pod's: of the runtime's spec.annotations, the InferenceService or the component.
 const TranslateAnnotation = translate.Annotation
 
+// CredentialsAnnotation says whether an engine gets what its clients prove themselves by (the header
+// fields Authorization, Cookie, X-Api-Key and Api-Key): CredentialsForward or CredentialsWithhold.
+// Without it those of the OpenAI API's clients are withheld and all others forwarded. It is one of
+// the pod's, as TranslateAnnotation is.
+const (
+	CredentialsAnnotation = "stationmaster.dev/client-credentials"
+	CredentialsForward    = "forward"
+	CredentialsWithhold   = "withhold"
+)
+
+func validateCredentials(annotations map[string]string, at *field.Path) field.ErrorList {
+	switch v, ok := annotations[CredentialsAnnotation]; {
+	case !ok, v == CredentialsForward, v == CredentialsWithhold:
+		return nil
+	default:
+		return field.ErrorList{field.NotSupported(at.Key(CredentialsAnnotation), v, []string{CredentialsForward, CredentialsWithhold})}
+	}
+}
+
 // validateTranslation refuses what a translation couldn't be made by, in the annotations at a path.
 func validateTranslation(annotations map[string]string, at *field.Path) field.ErrorList {
 	text := annotations[TranslateAnnotation]
@@ -20,12 +39,21 @@ func validateTranslation(annotations map[string]string, at *field.Path) field.Er
 	return nil
 }
 
-func validateTranslations(is *v1beta1.InferenceService) field.ErrorList {
+// validatePodAnnotations refuses what an engine's pod can't be asked by, in the annotations at a path.
+func validatePodAnnotations(annotations map[string]string, at *field.Path) field.ErrorList {
+	return append(validateTranslation(annotations, at), validateCredentials(annotations, at)...)
+}
+
+// validateEveryPodAnnotations does so wherever a service may write them.
+func validateEveryPodAnnotations(is *v1beta1.InferenceService) field.ErrorList {
 	spec := field.NewPath("spec")
-	errs := validateTranslation(is.Annotations, field.NewPath("metadata", "annotations"))
-	errs = append(errs, validateTranslation(is.Spec.Predictor.Annotations, spec.Child("predictor", "annotations"))...)
+	errs := validatePodAnnotations(is.Annotations, field.NewPath("metadata", "annotations"))
+	errs = append(errs, validatePodAnnotations(is.Spec.Predictor.Annotations, spec.Child("predictor", "annotations"))...)
 	if t := is.Spec.Transformer; t != nil {
-		errs = append(errs, validateTranslation(t.Annotations, spec.Child("transformer", "annotations"))...)
+		errs = append(errs, validatePodAnnotations(t.Annotations, spec.Child("transformer", "annotations"))...)
+	}
+	if e := is.Spec.Explainer; e != nil {
+		errs = append(errs, validatePodAnnotations(e.Annotations, spec.Child("explainer", "annotations"))...)
 	}
 	return errs
 }

@@ -81,6 +81,8 @@ type Target struct {
 	// OpenAI is the path before /v1 under which the engine speaks the OpenAI API, "/" for none;
 	// empty means not known, then requests pass as they came.
 	OpenAI string
+	// Credentials says whether the engine gets what a client proves itself by.
+	Credentials Credentials
 	// Translate is what is declared of translations to the engine's protocol (package translate
 	// reads it); empty leaves them to the model's metadata.
 	Translate string
@@ -90,6 +92,18 @@ type Target struct {
 	Limit     int
 	Endpoints []Endpoint
 }
+
+// Credentials says whether what clients prove themselves by goes on to an engine: the header fields
+// Authorization, Cookie, X-Api-Key and Api-Key.
+type Credentials uint8
+
+// CredentialsByProtocol keeps those of the OpenAI API's clients from engines, whose keys are the
+// front door's, and passes on all others, as KServe does.
+const (
+	CredentialsByProtocol Credentials = iota
+	CredentialsForwarded
+	CredentialsWithheld
+)
 
 // Endpoint is one ready replica's addresses ("host:port"); either may be empty.
 type Endpoint struct {

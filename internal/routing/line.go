@@ -206,7 +206,7 @@ func (s *Service) backend(comp *Component) route.Backend {
 }
 
 func (s *Service) target(rev *smv1alpha1.Revision, percent int) route.Target {
-	t := route.Target{Revision: rev.Name, Weight: percent, ModelName: rev.Spec.ModelName, OpenAI: openAIRoot(rev), Translate: translation(rev), ContextLength: contextLength(rev), Limit: int(rev.Spec.ContainerConcurrency)}
+	t := route.Target{Revision: rev.Name, Weight: percent, ModelName: rev.Spec.ModelName, OpenAI: openAIRoot(rev), Credentials: credentials(rev), Translate: translation(rev), ContextLength: contextLength(rev), Limit: int(rev.Spec.ContainerConcurrency)}
 	if f := rev.Spec.ModelFormat; f != nil {
 		t.Format = f.Name
 	}

@@ -5,12 +5,24 @@ import (
 
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/manifest"
+	"stationmaster.dev/stationmaster/internal/route"
 )
 
 // OpenAIRootAnnotation says under which path before /v1 an engine speaks the OpenAI API: "/openai",
 // "/" for none, "-" for one that must be asked as the client asked. It is one of the pod's: of the
 // runtime's spec.annotations, the InferenceService or the component.
 const OpenAIRootAnnotation = "stationmaster.dev/openai-root"
+
+// credentials is whether a revision's engine gets what clients prove themselves by.
+func credentials(rev *smv1alpha1.Revision) route.Credentials {
+	switch rev.Spec.PodTemplate.Annotations[manifest.CredentialsAnnotation] {
+	case manifest.CredentialsForward:
+		return route.CredentialsForwarded
+	case manifest.CredentialsWithhold:
+		return route.CredentialsWithheld
+	}
+	return route.CredentialsByProtocol
+}
 
 // translation is what is declared of a revision's translations. An engine that must be asked as the
 // client asked gets none.
@@ -34,6 +46,9 @@ var openAIRoots = []struct{ word, root string }{
 	{"sglang", "/"},
 }
 
+// prefixVariable is how KServe's own servers are told their root.
+const prefixVariable = "KSERVE_OPENAI_ROUTE_PREFIX"
+
 // openAIRoot is the path before /v1 under which a revision's engine speaks the OpenAI API; empty
 // means not known.
 func openAIRoot(rev *smv1alpha1.Revision) string {
@@ -42,6 +57,13 @@ func openAIRoot(rev *smv1alpha1.Revision) string {
 			return ""
 		}
 		return "/" + strings.Trim(root, "/")
+	}
+	if cs := rev.Spec.PodTemplate.Spec.Containers; len(cs) > 0 {
+		for _, v := range cs[0].Env {
+			if v.Name == prefixVariable && v.ValueFrom == nil {
+				return "/" + strings.Trim(v.Value, "/")
+			}
+		}
 	}
 	var names []string
 	if r := rev.Spec.Runtime; r != nil {

@@ -8,10 +8,16 @@ import (
 
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/manifest"
+	"stationmaster.dev/stationmaster/internal/route"
 )
 
 func TestWhereEnginesSpeakOpenAI(t *testing.T) {
-	tests := map[string]struct{ runtime, image, annotation, want string }{
+	tests := map[string]struct {
+		runtime, image, annotation, want string
+		env                              []corev1.EnvVar
+	}{
+		"KServe's own prefix":          {runtime: "kserve-huggingfaceserver", env: []corev1.EnvVar{{Name: "KSERVE_OPENAI_ROUTE_PREFIX", Value: "llm/"}}, want: "/llm"},
+		"KServe's own prefix, none":    {runtime: "kserve-huggingfaceserver", env: []corev1.EnvVar{{Name: "KSERVE_OPENAI_ROUTE_PREFIX"}}, want: "/"},
 		"KServe's Hugging Face server": {runtime: "kserve-huggingfaceserver-multinode", want: "/openai"},
 		"vLLM by KServe":               {runtime: "kserve-vllmserver", want: "/"},
 		"llama.cpp":                    {runtime: "stationmaster-llamacpp", want: "/"},
@@ -28,8 +34,8 @@ func TestWhereEnginesSpeakOpenAI(t *testing.T) {
 			if tc.runtime != "" {
 				rev.Spec.Runtime = &smv1alpha1.RuntimeIdentity{Name: tc.runtime}
 			}
-			if tc.image != "" {
-				rev.Spec.PodTemplate.Spec.Containers = []corev1.Container{{Image: tc.image}}
+			if tc.image != "" || tc.env != nil {
+				rev.Spec.PodTemplate.Spec.Containers = []corev1.Container{{Image: tc.image, Env: tc.env}}
 			}
 			if tc.annotation != "" {
 				rev.Spec.PodTemplate.ObjectMeta = metav1.ObjectMeta{Annotations: map[string]string{OpenAIRootAnnotation: tc.annotation}}
@@ -57,6 +63,18 @@ func TestWhatIsDeclaredOfTranslations(t *testing.T) {
 		rev.Spec.PodTemplate.Annotations = tc.annotations
 		if got := translation(&rev); got != tc.want {
 			t.Errorf("%s: got %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+func TestWhoseEnginesGetCredentials(t *testing.T) {
+	for value, want := range map[string]route.Credentials{
+		"": route.CredentialsByProtocol, "forward": route.CredentialsForwarded, "withhold": route.CredentialsWithheld,
+	} {
+		var rev smv1alpha1.Revision
+		rev.Spec.PodTemplate.Annotations = map[string]string{manifest.CredentialsAnnotation: value}
+		if got := credentials(&rev); got != want {
+			t.Errorf("%q: got %v, want %v", value, got, want)
 		}
 	}
 }

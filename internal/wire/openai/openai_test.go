@@ -40,10 +40,19 @@ func TestPathsOfTheAPI(t *testing.T) {
 		"/openai/openai/v1/embeddings": {not: true},
 	}
 	for path, tc := range tests {
-		got, ok := openai.ParsePath(path)
+		got, ok := openai.ParsePath(path, openai.DefaultRoot)
 		if ok == tc.not || got != tc.want {
 			t.Errorf("%s: %+v %v, want %+v", path, got, ok, tc.want)
 		}
+	}
+	if c, ok := openai.ParsePath("/llm/api/v1/embeddings", "/llm/api"); !ok || c.Root != "/llm/api" || c.Path != "/v1/embeddings" {
+		t.Errorf("another root: %+v %v", c, ok)
+	}
+	if c, ok := openai.ParsePath("/v1/embeddings", ""); !ok || c.Root != "" {
+		t.Errorf("no root: %+v %v", c, ok)
+	}
+	if c, ok := openai.ParsePath("/openai/v1/embeddings", ""); ok {
+		t.Errorf("a root that isn't asked for: %+v", c)
 	}
 }
 

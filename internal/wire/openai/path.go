@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Root is what KServe's servers put before the API's own paths.
-const Root = "/openai"
+// DefaultRoot is what KServe's servers put before the API's own paths if they are told nothing else.
+const DefaultRoot = "/openai"
 
 // Op is what a path of the API asks for.
 type Op uint8
@@ -42,7 +42,7 @@ func (o Op) Usable() bool { return o == Chat || o == Completions }
 // Call is what a path says.
 type Call struct {
 	Op Op
-	// Root is "/openai" where the path began so, else empty.
+	// Root is what the path began with before Path; empty for nothing.
 	Root string
 	// Path is the rest: it begins with "/v1/".
 	Path string
@@ -50,11 +50,12 @@ type Call struct {
 	Model string
 }
 
-// ParsePath reads a path, without its query; it reports false where the API has no such path.
-func ParsePath(path string) (Call, bool) {
+// ParsePath reads a path, without its query, that may begin with root ("/openai"; empty for none). It
+// reports false where the API has no such path.
+func ParsePath(path, root string) (Call, bool) {
 	c := Call{Path: path}
-	if rest, ok := strings.CutPrefix(path, Root); ok {
-		c.Root, c.Path = Root, rest
+	if rest, ok := strings.CutPrefix(path, root); ok {
+		c.Root, c.Path = root, rest
 	}
 	rest, ok := strings.CutPrefix(c.Path, "/v1/")
 	if !ok {
