@@ -83,8 +83,9 @@ var rooms = map[string]room{
 	"internal/cli":                   {layer: 5, may: []string{"api", "config", "internal"}},
 	"internal/arch":                  {layer: 9},
 	"cmd":                            {layer: 6, may: []string{"internal/cli"}},
-	"test":                           {layer: 9, may: []string{"api", "config", "internal", "test/cluster"}},
+	"test":                           {layer: 9, may: []string{"api", "config", "internal", "test/cluster", "test/testkit"}},
 	"test/cluster":                   {layer: 9, may: []string{}},
+	"test/testkit":                   {layer: 9, may: []string{}, never: []string{"k8s.io/", "google.golang.org/grpc"}},
 }
 
 type goPackage struct {
