@@ -60,16 +60,34 @@ func guardedBefore(is *v1beta1.InferenceService, comp spec.Component, latest str
 		return plan.Guarded{}
 	}
 	g := plan.Guarded{Phase: plan.GuardPhase(was.Phase), Step: max(was.Step-1, 0), Why: was.Why, At: was.At.Time}
+	if p := was.Passed; p != nil {
+		g.Passed = &plan.Passed{Share: p.Percent, Why: p.Why, At: p.At.Time, Readings: readingsOf(p.Readings)}
+	}
 	if g.Phase != plan.GuardRolledBack {
 		return g
 	}
-	g.Share = was.Percent
-	for _, r := range was.Readings {
-		g.Readings = append(g.Readings, guard.Reading{
+	g.Share, g.Readings = was.Percent, readingsOf(was.Readings)
+	return g
+}
+
+func readingsOf(written []smv1alpha1.GuardReading) []guard.Reading {
+	var out []guard.Reading
+	for _, r := range written {
+		out = append(out, guard.Reading{
 			Limit: spec.Limit{Metric: spec.Metric(r.Metric), Max: r.Max}, Value: r.Value, Of: r.Of, Exceeds: r.Exceeds,
 		})
 	}
-	return g
+	return out
+}
+
+func readingStatus(readings []guard.Reading) []smv1alpha1.GuardReading {
+	var out []smv1alpha1.GuardReading
+	for _, m := range readings {
+		out = append(out, smv1alpha1.GuardReading{
+			Metric: string(m.Metric), Value: m.Value, Max: m.Max, Of: m.Of, Exceeds: m.Exceeds, Text: m.String(),
+		})
+	}
+	return out
 }
 
 func guardedStatus(is *v1beta1.InferenceService) map[string]smv1alpha1.GuardedRollout {
@@ -106,10 +124,9 @@ func (s *service) guardStatus(r *plan.Rollout) smv1alpha1.GuardedRollout {
 		since, until := metav1.NewTime(g.Since).Rfc3339Copy(), metav1.NewTime(g.Since.Add(s.guard.Bake)).Rfc3339Copy()
 		out.Since, out.Until = &since, &until
 	}
-	for _, m := range g.Readings {
-		out.Readings = append(out.Readings, smv1alpha1.GuardReading{
-			Metric: string(m.Metric), Value: m.Value, Max: m.Max, Of: m.Of, Exceeds: m.Exceeds, Text: m.String(),
-		})
+	out.Readings = readingStatus(g.Readings)
+	if p := g.Passed; p != nil {
+		out.Passed = &smv1alpha1.PassedStep{Percent: p.Share, Why: p.Why, At: metav1.NewTime(p.At).Rfc3339Copy(), Readings: readingStatus(p.Readings)}
 	}
 	return out
 }
@@ -165,11 +182,19 @@ func (c *Controller) tellGuard(s *service, before plan.Desired) {
 			c.log.Warn("rolled back", "service", s.key.String(), "revision", next.Latest, "from", now.Share, "why", now.Why)
 			c.events.Eventf(s.asWritten, "Warning", "RolloutRolledBack", "Rolled revision %s back from %d %%: %s", next.Latest, now.Share, now.Why)
 		case now.Phase != "" && was.Phase != "" && now.Step > was.Step && before.Components[at].Last.Latest == next.Latest:
-			c.log.Info("rollout advances", "service", s.key.String(), "revision", next.Latest, "to", s.stepPercent(now), "why", now.Why)
-			c.events.Eventf(s.asWritten, "Normal", "RolloutAdvanced", "Revision %s goes on to %d %%: %s", next.Latest, s.stepPercent(now), now.Why)
+			why := "it had as much before it was guarded"
+			if now.Passed != nil {
+				why = now.Passed.Why
+			}
+			c.log.Info("rollout advances", "service", s.key.String(), "revision", next.Latest, "to", s.stepPercent(now), "why", why)
+			c.events.Eventf(s.asWritten, "Normal", "RolloutAdvanced", "Revision %s goes on to %d %%: %s", next.Latest, s.stepPercent(now), why)
 		case was.Phase != "" && now.Phase == "" && next.RolledOut == next.Latest && before.Components[at].Last.Latest == next.Latest:
 			c.log.Info("rolled out", "service", s.key.String(), "revision", next.Latest)
-			c.events.Eventf(s.asWritten, "Normal", "RolloutCompleted", "Revision %s has all traffic", next.Latest)
+			text := fmt.Sprintf("Revision %s has all traffic", next.Latest)
+			if now.Passed != nil {
+				text += fmt.Sprintf("; it passed %d %%: %s", now.Passed.Share, now.Passed.Why)
+			}
+			c.events.Eventf(s.asWritten, "Normal", "RolloutCompleted", "%s", text)
 		}
 	}
 }

@@ -107,12 +107,19 @@ func TestAGuardedRolloutTakesItsStepsAndSaysSo(t *testing.T) {
 	}
 	seen.add(two, evidence.Counts{Requests: 10})
 	b.untilSplit("iris", "1=50 2=50")
-	b.untilGuard("iris", smv1alpha1.RolloutWaiting, 2)
+	if g := b.untilGuard("iris", smv1alpha1.RolloutWaiting, 2); g.Passed == nil || g.Passed.Percent != 10 || len(g.Passed.Readings) != 1 || g.Passed.Readings[0].Of != 10 {
+		t.Errorf("what decided on the first step: %+v", g.Passed)
+	}
 	seen.add(two, evidence.Counts{Requests: 10})
 	b.untilSplit("iris", "2=100")
 	is = b.ready("iris")
 	if c := is.Status.Components["predictor"]; c.LatestRolledoutRevision != two.Name || c.PreviousRolledoutRevision != "iris-predictor-00001" {
 		t.Errorf("predictor %+v", c)
+	}
+	for _, e := range b.events("iris") {
+		if e.Reason == "RolloutCompleted" && !strings.Contains(e.Message, "it passed 50 %: 10 requests in") || e.Reason == "RolloutAdvanced" && !strings.Contains(e.Message, "errors 0 % of 10 requests") {
+			t.Errorf("event without the numbers that decided: %s: %s", e.Reason, e.Message)
+		}
 	}
 	if raw := is.Status.Annotations[smv1alpha1.RolloutAnnotation]; raw != "" {
 		t.Errorf("the annotation is still there: %s", raw)
@@ -165,6 +172,9 @@ func TestABadRevisionIsRolledBackWithTheNumbersAndStaysSo(t *testing.T) {
 	b.restart()
 	b.untilSplit("iris", "1=100 2=0")
 	told()
+	if got := b.reasons("iris"); slices.Contains(got, "RolledBack") || slices.Contains(got, "RolloutCompleted") {
+		t.Errorf("events %v: the roll-back is told twice, or the first revision's start as the end of a rollout", got)
+	}
 
 	// Another shape begins anew; the bad one, promoted by hand, has all.
 	b.change("iris", withModel("file:///models/three"))

@@ -405,6 +405,7 @@ func (c *Controller) writeStatus(ctx context.Context, s *service) error {
 		c.events.Eventf(is, corev1.EventTypeNormal, "InferenceServiceReady", "InferenceService [%s] is Ready", is.Name)
 	case now.Status != corev1.ConditionTrue && was.Status == corev1.ConditionTrue:
 		c.events.Eventf(is, corev1.EventTypeWarning, "InferenceServiceNotReady", "InferenceService [%s] is no longer Ready: %s", is.Name, cmp.Or(now.Message, now.Reason))
+	case now.Reason == smv1alpha1.RolloutRolledBack: // tellGuard did
 	case now.Status == corev1.ConditionFalse && was.Reason != now.Reason:
 		c.events.Eventf(is, corev1.EventTypeWarning, cmp.Or(now.Reason, "InferenceServiceNotReady"), "%s", now.Message)
 	}

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"stationmaster.dev/stationmaster/internal/evidence"
@@ -26,6 +27,18 @@ type Guarded struct {
 	// Base is what was counted before Share was in effect.
 	Base evidence.Counts
 	// Why says in words why it is where it is, with the numbers, as of At; Readings are those.
+	Why      string
+	At       time.Time
+	Readings []guard.Reading
+	// Passed is the last step that was passed; of a rollout that has come to its end, in the plan
+	// that ends it, it is all that is left. Nil means none.
+	Passed *Passed
+}
+
+// Passed is what decided that a guarded rollout went on.
+type Passed struct {
+	// Share is the percent that was judged.
+	Share    int
 	Why      string
 	At       time.Time
 	Readings []guard.Reading
@@ -126,7 +139,7 @@ func (r *rollout) judge() {
 		v.Why += "; it stays, for no replica of revision " + r.next.RolledOut + " is ready to go back to"
 		g.told(r.now, GuardWaiting, v)
 	case v.Action == guard.RollBack:
-		*g = Guarded{Phase: GuardRolledBack, Step: g.Step, Share: g.Share, Why: v.Why, At: r.now, Readings: v.Readings}
+		*g = Guarded{Phase: GuardRolledBack, Step: g.Step, Share: g.Share, Why: v.Why, At: r.now, Readings: v.Readings, Passed: g.Passed}
 	case g.Since.IsZero(): // starting
 		g.Readings = v.Readings
 	case held:
@@ -139,6 +152,7 @@ func (r *rollout) judge() {
 		}
 		g.told(r.now, GuardHeld, v)
 	case v.Action == guard.Advance:
+		g.Passed = &Passed{Share: g.Share, Why: v.Why, At: r.now, Readings: v.Readings}
 		g.Step, g.Since, g.Phase = g.Step+1, time.Time{}, GuardStarting
 		g.Why, g.At, g.Readings = v.Why, r.now, v.Readings
 	case v.Waits:
@@ -148,8 +162,13 @@ func (r *rollout) judge() {
 	}
 }
 
-// told writes a verdict down, its numbers not too often.
+// told writes a verdict down, its numbers not too often; that a limit is exceeded, or isn't any
+// more, is told at once.
 func (g *Guarded) told(now time.Time, p GuardPhase, v guard.Verdict) {
+	if !slices.EqualFunc(g.Readings, v.Readings, func(a, b guard.Reading) bool { return a.Metric == b.Metric && a.Exceeds == b.Exceeds }) {
+		g.Phase, g.Why, g.At, g.Readings = p, v.Why, now, v.Readings
+		return
+	}
 	if g.tell(now, p, v.Why) {
 		g.Readings = v.Readings
 	}
@@ -171,8 +190,12 @@ func (g *Guarded) tell(now time.Time, p GuardPhase, why string) bool {
 // Latest has the replicas that it needs.
 func (r *rollout) begun(p *Plan, enough bool) {
 	g := &r.next.Guarded
-	if r.next.RolledOut == r.Latest {
+	switch r.next.RolledOut {
+	case "": // the first revision: there is nothing to go back to
 		*g = Guarded{}
+		return
+	case r.Latest:
+		*g = Guarded{Passed: g.Passed}
 		return
 	}
 	if r.Guard == nil || g.Phase == GuardRolledBack {
@@ -192,7 +215,7 @@ func (r *rollout) begun(p *Plan, enough bool) {
 	case share == 0 && r.Canary != nil && *r.Canary == 0:
 		const why = "canaryTrafficPercent is 0"
 		if g.Phase != GuardHeld || g.Why != why {
-			*g = Guarded{Phase: GuardHeld, Step: g.Step, Why: why, At: r.now}
+			*g = Guarded{Phase: GuardHeld, Step: g.Step, Why: why, At: r.now, Passed: g.Passed}
 		}
 	case share > 0 && (g.Since.IsZero() || g.Share != share):
 		if g.Share != share {

@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -376,4 +377,61 @@ func TestAGuardedRolloutNeverGoesTooFar(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What decides on a step is written down with it, and stays when the next step's numbers begin.
+func TestAStepThatWasPassedTellsTheNumbersThatDecidedIt(t *testing.T) {
+	w := newWorld()
+	var told []int
+	for range 240 {
+		was, seen := w.c.Last.Guarded, w.seen["r2"]
+		w.run(time.Second)
+		passed := w.c.Last.Guarded.Passed
+		if passed == nil || was.Passed != nil && was.Passed.Share == passed.Share {
+			continue
+		}
+		told = append(told, passed.Share)
+		of := seen.Since(was.Base).Requests
+		if want := fmt.Sprintf("%d requests in 1m0s; errors 0 %% of %d requests (limit 1 %%)", of, of); passed.Why != want {
+			t.Errorf("passed %d %% for %q, want %q", passed.Share, passed.Why, want)
+		}
+		if len(passed.Readings) != 1 || passed.Readings[0].Of != of {
+			t.Errorf("passed %d %% by %+v, want %d requests", passed.Share, passed.Readings, of)
+		}
+	}
+	if want := []int{5, 25, 50}; !slices.Equal(told, want) {
+		t.Errorf("told of %v, want %v", told, want)
+	}
+	if g := w.c.Last.Guarded; g.Passed != nil || g.Phase != "" {
+		t.Errorf("long after the end: %+v", g)
+	}
+}
+
+// That a limit is exceeded where there is nothing to go back to is told when it is found out.
+func TestThatNothingIsThereToGoBackToIsToldAtOnce(t *testing.T) {
+	w := newWorld()
+	w.c.Guard.Bake = time.Hour
+	w.run(29 * time.Second)
+	w.seen["r2"] = w.seen["r2"].Plus(evidence.Counts{Requests: 50, Errors: 50})
+	w.ready["r1"] = 0
+	if g := w.plan().Guarded; g.Phase != plan.GuardWaiting || !strings.Contains(g.Why, "no replica of revision r1 is ready") || !g.At.Equal(w.now) {
+		t.Errorf("%+v at %v", g, w.now)
+	}
+	w.now = w.now.Add(time.Second)
+	w.seen["r2"] = w.seen["r2"].Plus(evidence.Counts{Requests: 100000})
+	if g := w.plan().Guarded; strings.Contains(g.Why, "no replica of revision r1") || !g.At.Equal(w.now) {
+		t.Errorf("better again: %+v at %v", g, w.now)
+	}
+}
+
+func TestTheFirstRevisionIsNoGuardedRollout(t *testing.T) {
+	w := newWorld()
+	w.c.Latest, w.c.Last, w.ready = "r1", plan.Rollout{}, map[string]int{}
+	if g := w.plan().Guarded; g.Phase != "" {
+		t.Errorf("%+v", g)
+	}
+	w.run(5 * time.Second)
+	if r := w.c.Last; r.Guarded.Phase != "" || r.RolledOut != "r1" || !r.Settled {
+		t.Errorf("%+v", r)
+	}
 }

@@ -102,12 +102,16 @@ func describeGuard(b *strings.Builder, g *smv1alpha1.GuardedRollout, now time.Ti
 			fmt.Fprintf(b, ", %v left", max(g.Until.Sub(now), 0).Round(time.Second))
 		}
 		b.WriteByte('\n')
-		if g.Phase != smv1alpha1.RolloutBaking {
-			fmt.Fprintf(b, "    %s\n", g.Why)
-			return
-		}
 	}
-	for _, r := range g.Readings {
-		fmt.Fprintf(b, "    %s\n", r.Text)
+	switch g.Phase {
+	case smv1alpha1.RolloutBaking, smv1alpha1.RolloutRolledBack:
+		for _, r := range g.Readings {
+			fmt.Fprintf(b, "    %s\n", r.Text)
+		}
+	default: // it says why with the numbers
+		fmt.Fprintf(b, "    %s\n", g.Why)
+	}
+	if p := g.Passed; p != nil {
+		fmt.Fprintf(b, "    passed %d %% at %s: %s\n", p.Percent, p.At.UTC().Format(time.RFC3339), p.Why)
 	}
 }

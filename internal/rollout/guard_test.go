@@ -108,6 +108,13 @@ func TestDescribeSaysWhereAGuardedRolloutStands(t *testing.T) {
 			smv1alpha1.GuardedRollout{Revision: "r2", Phase: smv1alpha1.RolloutRolledBack, Step: 2, Steps: 4, Percent: 25, At: metav1.NewTime(noon), Why: "errors 4 % of 512 requests (limit 1 %)"},
 			"  rolled back from 25 % at 2026-11-30T12:00:00Z: errors 4 % of 512 requests (limit 1 %)\n",
 		},
+		"baking after a step": {
+			smv1alpha1.GuardedRollout{
+				Revision: "r2", Phase: smv1alpha1.RolloutBaking, Step: 2, Steps: 4, Percent: 25, Until: &until, Why: "bakes", Readings: []smv1alpha1.GuardReading{errors},
+				Passed: &smv1alpha1.PassedStep{Percent: 5, Why: "120 requests in 1m0s", At: metav1.NewTime(noon)},
+			},
+			"  guarded: step 2 of 4, 25 %: Baking, 4m10s left\n    errors 0.4 % of 512 requests (limit 1 %)\n    passed 5 % at 2026-11-30T12:00:00Z: 120 requests in 1m0s\n",
+		},
 		"of an older revision": {smv1alpha1.GuardedRollout{Revision: "r0", Phase: smv1alpha1.RolloutRolledBack}, ""},
 	}
 	for name, tc := range tests {

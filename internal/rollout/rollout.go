@@ -129,6 +129,9 @@ func (s *Service) components(is *v1beta1.InferenceService) []v1beta1.ComponentTy
 // patch changes the service as it was read; none says why there is nothing to change.
 func (s *Service) patch(ctx context.Context, is *v1beta1.InferenceService, none string, spec map[string]any, annotations map[string]string) error {
 	if len(spec) == 0 {
+		if err := s.ownCanaries(is); err != nil {
+			return err
+		}
 		return errdef.New(errdef.ErrConflict, fmt.Sprintf("%s/%s has %s", s.Namespace, s.Name, none))
 	}
 	metadata := map[string]any{"resourceVersion": is.ResourceVersion} // what was looked at is what is changed
@@ -147,6 +150,21 @@ func (s *Service) patch(ctx context.Context, is *v1beta1.InferenceService, none 
 		return fmt.Errorf("change InferenceService %s/%s: %w", s.Namespace, s.Name, err)
 	}
 	return nil
+}
+
+// ownCanaries returns an error where what was meant may be a canary of spec.canary, which these
+// commands leave alone: its share and its life are in the manifest.
+func (s *Service) ownCanaries(is *v1beta1.InferenceService) error {
+	if len(is.Spec.Canary) == 0 || s.Component != "" && s.Component != v1beta1.PredictorComponent {
+		return nil
+	}
+	var all []string
+	for _, c := range is.Spec.Canary {
+		all = append(all, fmt.Sprintf("%s at %d %%", c.Predictor.Name, c.TrafficPercent))
+	}
+	return errdef.New(errdef.ErrConflict, fmt.Sprintf(
+		"%s/%s has canaries in spec.canary (%s), which this command doesn't change. Edit the manifest: to promote one, make spec.predictor what it is and remove it from spec.canary; to pause it, set its trafficPercent to 0; to go back, remove it",
+		s.Namespace, s.Name, strings.Join(all, ", ")))
 }
 
 // poll is how often Wait looks.

@@ -118,3 +118,32 @@ predictor  canaryTrafficPercent=10
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 }
+
+func TestCommandsNameSpecCanaryAndSayWhatToDo(t *testing.T) {
+	for name, act := range map[string]func(*Service, context.Context) error{
+		"promote": (*Service).Promote, "pause": (*Service).Pause, "undo": (*Service).Undo, "resume": (*Service).Resume,
+		"share": func(s *Service, ctx context.Context) error { return s.Share(ctx, 10) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := service(t, nil, status("r1", "r1", ""))
+			is, err := s.Get(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			blue := v1beta1.CanarySpec{TrafficPercent: 10}
+			blue.Predictor.Name = "blue"
+			is.Spec.Canary = []v1beta1.CanarySpec{blue}
+			if err := s.Client.Update(t.Context(), is); err != nil {
+				t.Fatal(err)
+			}
+			err = act(s, t.Context())
+			if !errors.Is(err, errdef.ErrConflict) || !strings.Contains(err.Error(), "spec.canary (blue at 10 %)") || !strings.Contains(err.Error(), "to promote one, make spec.predictor what it is") {
+				t.Errorf("error %v", err)
+			}
+			s.Component = v1beta1.TransformerComponent
+			if err := act(s, t.Context()); err == nil || strings.Contains(err.Error(), "spec.canary") {
+				t.Errorf("of another component: %v", err)
+			}
+		})
+	}
+}

@@ -45,6 +45,20 @@ type GuardedRollout struct {
 	At  metav1.Time `json:"at"`
 	// Readings are what is limited.
 	Readings []GuardReading `json:"readings,omitempty"`
+	// Passed is the last step that was passed, with the numbers that decided it.
+	Passed *PassedStep `json:"passed,omitempty"`
+}
+
+// PassedStep is a step of a guarded rollout that was passed.
+//
+// +kubebuilder:object:generate=false
+type PassedStep struct {
+	// Percent is the share that was judged.
+	Percent int `json:"percent"`
+	// Why says with numbers and limits why it was passed, at At; Readings are those.
+	Why      string         `json:"why"`
+	At       metav1.Time    `json:"at"`
+	Readings []GuardReading `json:"readings,omitempty"`
 }
 
 // GuardReading is a limited metric of the step.
