@@ -11,16 +11,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	"stationmaster.dev/stationmaster/internal/errdef"
-	"stationmaster.dev/stationmaster/internal/spec"
 )
 
 // fieldOwner is the field manager of what `up` itself applies.
@@ -113,73 +110,4 @@ func applyOne(ctx context.Context, c client.Client, o *unstructured.Unstructured
 		return fmt.Errorf("%w: %w", errdef.ErrInvalid, err)
 	}
 	return err
-}
-
-// waitReady waits until each InferenceService among the objects is ready, at most applyWait,
-// and says a line for each. One that isn't is said as well, with what its condition tells; that is
-// no error: others serve, and the manifest can be mended.
-func (s *standalone) waitReady(ctx context.Context, c client.Client, objects []*unstructured.Unstructured) {
-	out, deadline := s.cfg.Out, time.Now().Add(applyWait)
-	for _, o := range objects {
-		if o.GetKind() != "InferenceService" {
-			continue
-		}
-		why := s.awaitOne(ctx, c, client.ObjectKeyFromObject(o), deadline, out)
-		if why == "" {
-			fmt.Fprintf(out, "serving %s/%s\n", o.GetNamespace(), o.GetName())
-		} else {
-			fmt.Fprintf(out, "not serving %s/%s yet: %s\n", o.GetNamespace(), o.GetName(), why)
-		}
-	}
-}
-
-// awaitOne polls one service until it is ready, has failed for good, or time is up. It tells each
-// kind of failure once, and returns why the service isn't ready, empty when it is.
-func (s *standalone) awaitOne(ctx context.Context, c client.Client, key client.ObjectKey, deadline time.Time, out io.Writer) string {
-	why, told := "nothing was observed yet", ""
-	for {
-		var is v1beta1.InferenceService
-		err := c.Get(ctx, key, &is)
-		switch {
-		case apierrors.IsNotFound(err):
-			return "it was deleted"
-		case err != nil:
-			why = err.Error()
-		}
-		for _, cond := range is.Status.Conditions {
-			if cond.Type != v1beta1.ConditionReady || is.Status.ObservedGeneration != is.Generation {
-				continue
-			}
-			if cond.Status == "True" {
-				// After a restart the stored status may be that of before.
-				if s.routed(key) {
-					return ""
-				}
-				continue
-			}
-			why = strings.TrimPrefix(cond.Reason+": "+cond.Message, ": ")
-			if is.Status.ModelStatus.TransitionStatus == v1beta1.InvalidSpec || cond.Reason == "RuntimeNotInstalled" {
-				return why
-			}
-			if cond.Status == "False" && cond.Reason != told {
-				told = cond.Reason
-				first, _, _ := strings.Cut(why, "\n")
-				fmt.Fprintf(out, "waiting for %s: %s\n", key, first)
-			}
-		}
-		if time.Now().After(deadline) {
-			return why
-		}
-		select {
-		case <-ctx.Done():
-			return "stopping; last: " + why
-		case <-time.After(25 * time.Millisecond):
-		}
-	}
-}
-
-// routed reports whether the gateway has a ready replica for a service's requests, or wakes one.
-func (s *standalone) routed(key client.ObjectKey) bool {
-	m, ok := s.table.Load().Named(spec.ServiceKey{Namespace: key.Namespace, Name: key.Name}, "/")
-	return ok && m.Backend != nil && (m.Backend.NotReady == "" || m.Backend.Cold)
 }

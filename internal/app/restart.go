@@ -47,7 +47,7 @@ func without(before []client.ObjectKey, applied []*unstructuredObject) []client.
 // each that isn't. Engines that were adopted are at once; others have to start again.
 func (s *standalone) waitRouted(ctx context.Context, c client.Client, before []client.ObjectKey, deadline time.Time) {
 	for _, key := range before {
-		why := s.awaitOne(ctx, c, key, deadline, io.Discard)
+		why := s.awaitOne(ctx, c, readService, key, deadline, io.Discard)
 		if why != "" && ctx.Err() == nil {
 			fmt.Fprintf(s.cfg.Out, "no longer waiting for %s, which served before: %s\n", key, why)
 		}

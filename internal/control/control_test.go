@@ -437,6 +437,9 @@ func TestStopAndStartByAnnotation(t *testing.T) {
 	if len(b.revisions("iris")) != 1 {
 		t.Errorf("revisions %v", b.revisions("iris"))
 	}
+	if m, ok := b.table.Load().Named(b.key("iris"), "/"); !ok || !m.Backend.Stopped {
+		t.Errorf("the routing table doesn't say that it was stopped")
+	}
 	b.edit("iris", func(is *v1beta1.InferenceService) { delete(is.Annotations, manifest.StopAnnotation) })
 	is = b.until("iris", "ready again", func(is *v1beta1.InferenceService) bool {
 		return isReady(is) && is.Status.ModelStatus.TransitionStatus == v1beta1.UpToDate

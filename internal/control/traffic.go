@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -50,8 +51,10 @@ func (c *Controller) line(s *service) route.Service {
 		if len(rc.Route.Targets) == 0 {
 			f := s.facts(comp)
 			rc.Why, rc.Returning = f.judge().message, f.returning(time.Now())
+			rc.Stopped, rc.NextTry = f.stopped, routing.NextTry(f.of(cmp.Or(f.rolledOut, f.latest)))
 		} else if f := s.facts(comp); f.asleep {
 			rc.Why, rc.Cold = f.judge().message, f.comes(time.Now())
+			rc.NextTry = routing.NextTry(f.of(f.rolledOut))
 			rc.Hidden = true // what is ready of it is about to end
 		}
 		r.Components = append(r.Components, rc)

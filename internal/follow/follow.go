@@ -366,6 +366,8 @@ func components(is *v1beta1.InferenceService, r *smv1alpha1.Route, o spec.Observ
 			}
 		}
 		comp.Returning = returning(comp.Route, is, o)
+		comp.Stopped = is.Annotations[stop] == "true"
+		comp.NextTry = routing.NextTry(replicasOf(is, c.name, comp.Route, o))
 		out = append(out, comp)
 	}
 	return out
@@ -385,6 +387,23 @@ func returning(r smv1alpha1.ComponentRoute, is *v1beta1.InferenceService, o spec
 		}
 	}
 	return false
+}
+
+// replicasOf are those of the revisions that a component's requests go to, or that are to be the
+// first.
+func replicasOf(is *v1beta1.InferenceService, c spec.Component, r smv1alpha1.ComponentRoute, o spec.Observed) []spec.Replica {
+	names := []string{is.Status.Components[v1beta1.ComponentType(c)].LatestCreatedRevision}
+	if len(r.Targets) > 0 {
+		names = names[:0]
+	}
+	for _, t := range r.Targets {
+		names = append(names, t.RevisionName)
+	}
+	var out []spec.Replica
+	for _, name := range names {
+		out = append(out, o.Of(spec.RevisionKey{Namespace: is.Namespace, Name: name})...)
+	}
+	return out
 }
 
 // stop is KServe's annotation that takes a service out of use.

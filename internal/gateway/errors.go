@@ -16,6 +16,7 @@ import (
 
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
+	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/wire/openai"
 )
 
@@ -109,7 +110,8 @@ func statusOf(err error) error {
 // retryAfterSeconds is told with a 503 where nothing is known of how long a start takes.
 const retryAfterSeconds = 2
 
-// laterError is one that may be gone after a time.
+// laterError is one that may be gone after a time; a negative one stands for one that won't be
+// by itself.
 type laterError struct {
 	error
 	after time.Duration
@@ -125,13 +127,26 @@ func later(err error, after time.Duration) error {
 	return &laterError{err, after}
 }
 
-// retryAfter is the number of seconds after which a client had better try again.
+// notByItself says that trying again is of no use until a person does something.
+func notByItself(err error) error { return &laterError{err, -1} }
+
+// retryAfter is the number of seconds after which a client had better try again; 0 means that
+// nothing can be said.
 func retryAfter(err error) int {
 	var l *laterError
-	if errors.As(err, &l) {
-		return int(min((l.after+time.Second-1)/time.Second, 3600))
+	switch {
+	case !errors.As(err, &l):
+		return retryAfterSeconds
+	case l.after < 0:
+		return 0
 	}
-	return retryAfterSeconds
+	return int(min((l.after+time.Second-1)/time.Second, 3600))
+}
+
+// whenBack is how long a backend without a ready replica takes to have one again: as long as a
+// start took, or until what failed is tried again, if that is longer. Zero means not known.
+func whenBack(b *route.Backend, now time.Time) time.Duration {
+	return max(b.Startup, b.NextTry.Sub(now))
 }
 
 // writeError answers with an error in the shape of the OpenAI API or of the other protocols. It
@@ -143,14 +158,18 @@ func writeError(w http.ResponseWriter, api bool, err error) int {
 	h.Del("Content-Encoding")
 	h.Del("Trailer")
 	h["Content-Type"] = []string{"application/json"}
+	hopeless := e.status == http.StatusNotImplemented
 	if e.status == http.StatusServiceUnavailable {
 		after := retryAfter(err)
-		h["Retry-After"] = []string{strconv.Itoa(after)}
-		if api {
+		hopeless = after == 0
+		if !hopeless {
+			h["Retry-After"] = []string{strconv.Itoa(after)}
+		}
+		if !hopeless && api {
 			h["Retry-After-Ms"] = []string{strconv.Itoa(1000 * after)} // which OpenAI's clients read first
 		}
 	}
-	if e.status == http.StatusNotImplemented && api {
+	if hopeless && api {
 		h["X-Should-Retry"] = []string{"false"} // OpenAI's clients ask again after any 5xx
 	}
 	if e.status == http.StatusRequestEntityTooLarge {

@@ -139,8 +139,8 @@ func (g *Gateway) serveCall(_ any, stream grpc.ServerStream) (err error) {
 	err = c.serve()
 	if err != nil && c.target == nil {
 		c.identify(nil)
-		if edgeOf(err).status == http.StatusServiceUnavailable {
-			stream.SetTrailer(metadata.Pairs("retry-after", strconv.Itoa(retryAfter(err))))
+		if after := retryAfter(err); after > 0 && edgeOf(err).status == http.StatusServiceUnavailable {
+			stream.SetTrailer(metadata.Pairs("retry-after", strconv.Itoa(after)))
 		}
 	}
 	return statusOf(err)

@@ -381,7 +381,11 @@ func notReady(m *route.Match) error {
 	if why == "" {
 		why = "no replica is ready"
 	}
-	return later(errdef.New(errdef.ErrUnavailable, of(fmt.Sprintf("the %s of %s can't answer now", m.Component, m.Service.Key), m.Service.Key, why)), m.Backend.Startup)
+	err := errdef.New(errdef.ErrUnavailable, of(fmt.Sprintf("the %s of %s can't answer now", m.Component, m.Service.Key), m.Service.Key, why))
+	if m.Backend.Stopped {
+		return notByItself(err)
+	}
+	return later(err, whenBack(m.Backend, time.Now()))
 }
 
 // of says what a reason is about, unless the reason does: one that names its service stands

@@ -337,13 +337,13 @@ func (h *hold) refuse(s stay, why reason, m *route.Match) error {
 	switch {
 	case s == tooMany:
 		return later(errdef.New(errdef.ErrOverloaded, fmt.Sprintf(
-			"too many requests wait for %s already: try again later", m.Service.Key)), m.Backend.Startup)
+			"too many requests wait for %s already: try again later", m.Service.Key)), whenBack(m.Backend, time.Now()))
 	case s == tooLong && why == forPlace:
 		return later(errdef.New(errdef.ErrOverloaded, fmt.Sprintf(
 			"every replica of the %s of %s was busy for %v: try again later", m.Component, m.Service.Key, h.patience(why, m.Service))), 0)
 	case s == tooLong && why == forWake:
 		return later(errdef.New(errdef.ErrUnavailable, fmt.Sprintf(
-			"the %s of %s had no ready replica after %v of waiting: %s", m.Component, m.Service.Key, h.patience(why, m.Service), m.Backend.NotReady)), m.Backend.Startup)
+			"the %s of %s had no ready replica after %v of waiting: %s", m.Component, m.Service.Key, h.patience(why, m.Service), m.Backend.NotReady)), whenBack(m.Backend, time.Now()))
 	}
 	return notReady(m)
 }

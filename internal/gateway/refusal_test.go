@@ -7,8 +7,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -18,6 +20,7 @@ import (
 	"stationmaster.dev/stationmaster/api/oip"
 	"stationmaster.dev/stationmaster/internal/gateway"
 	"stationmaster.dev/stationmaster/internal/route"
+	"stationmaster.dev/stationmaster/internal/spec"
 )
 
 func TestHeadsThatCannotBeReadAreRefusedInShape(t *testing.T) {
@@ -158,6 +161,54 @@ func TestLargeMetadataIsRefusedAndHarmsNoOtherCall(t *testing.T) {
 				t.Error("the connection was closed")
 			default:
 			}
+		})
+	}
+}
+
+// Retry-After says when a try is of use: after the time that a start takes, or when what crashed is
+// started again if that is later; and nothing where only a person brings the service back.
+func TestRetryAfterSaysWhenATryIsOfUse(t *testing.T) {
+	in := func(d time.Duration) time.Time { return time.Now().Add(d) }
+	for name, tc := range map[string]struct {
+		backend route.Backend
+		// least and most seconds; both 0 for no Retry-After at all
+		least, most int
+	}{
+		"nothing is known":                    {route.Backend{}, 2, 2},
+		"a start took 4 s":                    {route.Backend{Startup: 4 * time.Second}, 4, 4},
+		"a crash loop, tried again in 10 min": {route.Backend{Startup: 4 * time.Second, NextTry: in(10 * time.Minute)}, 540, 600},
+		"a crash loop, tried again at once":   {route.Backend{Startup: 4 * time.Second, NextTry: in(-time.Minute)}, 4, 4},
+		"stopped":                             {route.Backend{Startup: 4 * time.Second, Stopped: true}, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := service("iris")
+			tc.backend.NotReady = "it isn't ready"
+			s.Components[spec.Predictor] = tc.backend
+			g := start(t, nil, s)
+			ok := func(what, value string, scale int) {
+				t.Helper()
+				n, err := strconv.Atoi(value)
+				if tc.most == 0 && value != "" || tc.most > 0 && (err != nil || n < tc.least*scale || n > tc.most*scale) {
+					t.Errorf("%s is %q, want %d to %d", what, value, tc.least*scale, tc.most*scale)
+				}
+			}
+			a := do(t, client(t), request(t, http.MethodPost, g.url("/v2/models/iris/infer"), oneInput))
+			if a.StatusCode != http.StatusServiceUnavailable {
+				t.Errorf("status %d", a.StatusCode)
+			}
+			ok("Retry-After", a.Header.Get("Retry-After"), 1)
+			a = do(t, client(t), request(t, http.MethodPost, g.url("/openai/v1/chat/completions"), `{"model":"iris"}`))
+			ok("Retry-After", a.Header.Get("Retry-After"), 1)
+			ok("Retry-After-Ms", a.Header.Get("Retry-After-Ms"), 1000)
+			if got := a.Header.Get("X-Should-Retry"); (got == "false") != (tc.most == 0) {
+				t.Errorf("X-Should-Retry is %q", got)
+			}
+			var trailer metadata.MD
+			_, err := oip.NewGRPCInferenceServiceClient(connect(t, g.GRPC)).ModelInfer(t.Context(), inferRequest("iris"), grpc.Trailer(&trailer))
+			if status.Code(err) != codes.Unavailable {
+				t.Errorf("gRPC: %v", err)
+			}
+			ok("the trailer retry-after", strings.Join(trailer["retry-after"], " "), 1)
 		})
 	}
 }

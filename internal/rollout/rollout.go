@@ -115,6 +115,11 @@ func (s *Service) edit(ctx context.Context, none string, percent *int64, may fun
 			spec[string(name)] = map[string]any{"canaryTrafficPercent": percent}
 		}
 	}
+	if percent != nil && spec[string(v1beta1.PredictorComponent)] != nil {
+		if err := s.ownCanaries(is); err != nil { // which don't go with a percent
+			return err
+		}
+	}
 	return s.patch(ctx, is, none, spec, nil)
 }
 

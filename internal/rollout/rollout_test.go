@@ -125,7 +125,7 @@ func TestCommandsNameSpecCanaryAndSayWhatToDo(t *testing.T) {
 		"share": func(s *Service, ctx context.Context) error { return s.Share(ctx, 10) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := service(t, nil, status("r1", "r1", ""))
+			s := service(t, nil, status("r2", "r2", "r1")) // which undo could go back from
 			is, err := s.Get(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -139,6 +139,9 @@ func TestCommandsNameSpecCanaryAndSayWhatToDo(t *testing.T) {
 			err = act(s, t.Context())
 			if !errors.Is(err, errdef.ErrConflict) || !strings.Contains(err.Error(), "spec.canary (blue at 10 %)") || !strings.Contains(err.Error(), "to promote one, make spec.predictor what it is") {
 				t.Errorf("error %v", err)
+			}
+			if is, _ = s.Get(t.Context()); is.Spec.Predictor.CanaryTrafficPercent != nil {
+				t.Errorf("it wrote a percent beside spec.canary")
 			}
 			s.Component = v1beta1.TransformerComponent
 			if err := act(s, t.Context()); err == nil || strings.Contains(err.Error(), "spec.canary") {

@@ -130,7 +130,7 @@ func newEntry(s *Service) *entry {
 			t.Weight = 100
 			tagged := &Backend{Targets: []Target{t}, Startup: b.Startup, Log: b.Log, Batch: b.Batch}
 			if len(t.Endpoints) == 0 {
-				tagged.Cold, tagged.NotReady = b.Cold, b.NotReady
+				tagged.Cold, tagged.NotReady, tagged.NextTry = b.Cold, b.NotReady, b.NextTry
 			}
 			e.tagged[tagOf{b, t.Tag}] = tagged
 		}

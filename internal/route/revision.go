@@ -16,7 +16,7 @@ func (e *entry) pin(b *Backend) {
 		t.Weight = 100
 		pinned := &Backend{Targets: []Target{t}, Startup: b.Startup, Log: b.Log, Batch: b.Batch}
 		if len(t.Endpoints) == 0 {
-			pinned.Cold, pinned.NotReady = b.Cold, b.NotReady
+			pinned.Cold, pinned.NotReady, pinned.NextTry = b.Cold, b.NotReady, b.NextTry
 		}
 		e.tagged[tagOf{b, pinTag(t.Revision)}] = pinned
 	}

@@ -53,6 +53,11 @@ type Backend struct {
 	Cold bool
 	// Startup is how long a replica took to become ready, from nothing; zero means not known.
 	Startup time.Duration
+	// NextTry is when something that failed is started again at the earliest, and nothing comes
+	// before; zero means that this isn't known, or that nothing stands in the way.
+	NextTry time.Time
+	// Stopped says that a person stopped the service: it comes back when a person says so.
+	Stopped bool
 	// Rules and Sticky are what Steer applies.
 	Rules  []HeaderRule
 	Mirror Mirror

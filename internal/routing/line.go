@@ -50,6 +50,9 @@ type Component struct {
 	Why string
 	// Returning says that what served will be back in a moment; read only when nothing serves.
 	Returning bool
+	// NextTry and Stopped are as in route.Backend; they are read only when nothing serves.
+	NextTry time.Time
+	Stopped bool
 	// Cold says that requests wait for what Route names to start: it was rolled out, and nothing of
 	// it runs because there was nothing to do. Hidden says that what still runs of it is about to
 	// end, and gets no request.
@@ -194,7 +197,12 @@ func (s *Service) backend(comp *Component) route.Backend {
 	if len(b.Targets) > 0 {
 		return b
 	}
-	b.Returning = comp.Returning
+	b.Returning, b.NextTry, b.Stopped = comp.Returning, comp.NextTry, comp.Stopped
+	for i := range s.Revisions { // one that was rolled out and has no target now tells, too
+		if rev := &s.Revisions[i]; rev.Spec.Component == string(comp.Name) && rev.Status.Startup != nil && rev.Status.Startup.Ready != nil {
+			b.Startup = max(b.Startup, rev.Status.Startup.Ready.Duration)
+		}
+	}
 	if comp.Cold {
 		b.Targets, b.Cold = cold, true
 	}
