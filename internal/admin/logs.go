@@ -159,6 +159,12 @@ func WriteAccess(dataDir, address string) (string, error) {
 	return a.Token, nil
 }
 
+// HasAccess reports whether a folder is the data dir of an `up`, running or not.
+func HasAccess(dataDir string) bool {
+	_, err := os.Stat(filepath.Join(dataDir, accessFile))
+	return err == nil
+}
+
 // OpenLogs asks the `up` of a data dir for a log. The caller closes it. Errors are of kind
 // errdef.ErrUnavailable where none runs, else what it answered. Reading a log that is followed
 // ends with io.EOF when its replica is gone and with ErrStopped when the control plane stops.

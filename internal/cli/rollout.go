@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 
@@ -22,10 +19,10 @@ import (
 
 // rolloutFlags are those of every rollout command.
 type rolloutFlags struct {
-	namespace, component, dataDir, kubeconfig string
-	dataDirNamed                              bool
-	wait                                      bool
-	timeout                                   time.Duration
+	where
+	namespace, component string
+	wait                 bool
+	timeout              time.Duration
 }
 
 func newRollout(std IO) *cobra.Command {
@@ -167,18 +164,12 @@ func (r *rolloutFlags) follow(cmd *cobra.Command, name string) string {
 	return line + " --wait"
 }
 
-// client reaches the API of --kubeconfig, else of a named data dir, else of KUBECONFIG, else of the
-// usual data dir.
-func (r *rolloutFlags) client() (client.Client, error) {
-	path := r.kubeconfig
-	if path == "" && (r.dataDirNamed || os.Getenv("KUBECONFIG") == "") {
-		path = filepath.Join(r.dataDir, "kubeconfig")
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			return nil, errdef.New(errdef.ErrNotFound, fmt.Sprintf("no 'stationmaster up' has run on the data dir %s: start it, or name another with --data-dir, or a cluster with --kubeconfig", r.dataDir))
-		}
+// client reaches the API that is meant.
+func (w *where) client() (client.Client, error) {
+	rules, err := w.rules()
+	if err != nil {
+		return nil, err
 	}
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = path
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 	if err != nil {
 		return nil, errdef.New(errdef.ErrInvalid, "read kubeconfig: "+err.Error())

@@ -17,8 +17,8 @@ func newUp(std IO) *cobra.Command {
 		Short: "Serve on this machine: API, controllers, engines and gateway, in the foreground",
 		Long: `Serve on this machine, in the foreground.
 
-It prints one line beginning with "ready" when it serves; with --apply, when the services of
-those manifests are ready as well. SIGTERM or Ctrl-C drains: requests in flight end, then the
+It prints one line beginning with "ready" when it serves; with --apply, when the services,
+graphs and trained models of those manifests are ready as well. SIGTERM or Ctrl-C drains: requests in flight end, then the
 engines stop. Killed in any other way, engines go on and are taken over by the next 'up'.`,
 		Args: noArgs,
 		RunE: serves(std, &level, func(ctx context.Context, log *slog.Logger) error {
