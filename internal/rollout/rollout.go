@@ -168,7 +168,7 @@ func (s *Service) ownCanaries(is *v1beta1.InferenceService) error {
 		all = append(all, fmt.Sprintf("%s at %d %%", c.Predictor.Name, c.TrafficPercent))
 	}
 	return errdef.New(errdef.ErrConflict, fmt.Sprintf(
-		"%s/%s has canaries in spec.canary (%s), which this command doesn't change. Edit the manifest: to promote one, make spec.predictor what it is and remove it from spec.canary; to pause it, set its trafficPercent to 0; to go back, remove it",
+		"%s/%s has canaries in spec.canary (%s), which this command doesn't change. Edit the manifest: to promote one, give spec.predictor its name and what it sets, and drop its entry; to pause it, set its trafficPercent to 0; to go back, drop its entry",
 		s.Namespace, s.Name, strings.Join(all, ", ")))
 }
 

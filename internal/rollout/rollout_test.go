@@ -137,7 +137,7 @@ func TestCommandsNameSpecCanaryAndSayWhatToDo(t *testing.T) {
 				t.Fatal(err)
 			}
 			err = act(s, t.Context())
-			if !errors.Is(err, errdef.ErrConflict) || !strings.Contains(err.Error(), "spec.canary (blue at 10 %)") || !strings.Contains(err.Error(), "to promote one, make spec.predictor what it is") {
+			if !errors.Is(err, errdef.ErrConflict) || !strings.Contains(err.Error(), "spec.canary (blue at 10 %)") || !strings.Contains(err.Error(), "to promote one, give spec.predictor its name and what it sets") {
 				t.Errorf("error %v", err)
 			}
 			if is, _ = s.Get(t.Context()); is.Spec.Predictor.CanaryTrafficPercent != nil {
