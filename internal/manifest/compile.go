@@ -44,6 +44,8 @@ type Compiled struct {
 	// PodTemplate is the pod with runtime and manifest merged and placeholders filled in.
 	// Fetching models is not in it: Models of the workload say what is needed where.
 	PodTemplate corev1.PodTemplateSpec
+	// Workers are the other pods of a replica over several nodes; nil where it is one pod.
+	Workers *smv1alpha1.RevisionWorkers
 	// Workload is the same for platforms that run processes; its revision's name and its
 	// models' digests are still empty.
 	Workload spec.Workload
@@ -127,6 +129,12 @@ func compile(in Input) (Compiled, error) {
 		out.Runtime = &smv1alpha1.RuntimeIdentity{Name: in.RuntimeName, Kind: in.RuntimeKind, Image: b.containers[0].Image}
 	}
 
+	if in.Component == spec.Predictor {
+		if out.Workers, err = group(in, &b, dot); err != nil {
+			return Compiled{}, err
+		}
+		out.Unset = b.unset
+	}
 	pod := b.pod
 	pod.Containers = b.containers
 	for i := range pod.Containers {
@@ -140,6 +148,13 @@ func compile(in Input) (Compiled, error) {
 		if out.PodTemplate.Annotations[LocalAnnotation], err = b.local.annotation(); err != nil {
 			return Compiled{}, err
 		}
+	}
+	if out.Workers != nil {
+		workers := &out.Workers.PodTemplate
+		setEnv(&workers.Spec.Containers[0], "INFERENCE_SERVICE_NAME", in.Service.Name)
+		workers.Labels, workers.Annotations = maps.Clone(out.PodTemplate.Labels), maps.Clone(out.PodTemplate.Annotations)
+		workers.Labels["app"] = shorten("isvc."+WorkerName(in.Service.Name), maxLabel)
+		delete(workers.Annotations, LocalAnnotation)
 	}
 	if p.ext.TimeoutSeconds != nil {
 		out.timeout = *p.ext.TimeoutSeconds
@@ -158,7 +173,7 @@ func compile(in Input) (Compiled, error) {
 func (c *Compiled) finish(in Input, p part, b built) error {
 	rev := smv1alpha1.RevisionSpec{
 		Service: in.Service.Name, Component: string(in.Component), PodTemplate: c.PodTemplate,
-		ModelName: b.modelName, Models: b.models,
+		Workers: c.Workers, ModelName: b.modelName, Models: b.models,
 	}
 	for _, proto := range b.protocols {
 		rev.Protocols = append(rev.Protocols, string(proto))
@@ -167,7 +182,7 @@ func (c *Compiled) finish(in Input, p part, b built) error {
 	if err != nil {
 		return err
 	}
-	if w.Hash, err = hash(w, c.PodTemplate.Spec); err != nil {
+	if w.Hash, err = hash(w, c.PodTemplate.Spec, c.Workers); err != nil {
 		return err
 	}
 	c.Workload = w
@@ -188,7 +203,7 @@ func (c *Compiled) finish(in Input, p part, b built) error {
 func (c *Compiled) RevisionSpec() smv1alpha1.RevisionSpec {
 	r := smv1alpha1.RevisionSpec{
 		Service: c.Workload.Service.Name, Component: string(c.Workload.Component),
-		PodTemplate: *c.PodTemplate.DeepCopy(), Runtime: c.Runtime, ModelFormat: c.ModelFormat,
+		PodTemplate: *c.PodTemplate.DeepCopy(), Workers: c.Workers.DeepCopy(), Runtime: c.Runtime, ModelFormat: c.ModelFormat,
 		ModelName: c.Workload.ModelName, Hash: c.Workload.Hash,
 		TimeoutSeconds: c.timeout, ContainerConcurrency: c.concurrency,
 	}

@@ -361,7 +361,7 @@ func portNumber(ports []spec.Port, p intstr.IntOrString) (int, error) {
 // volumes, grace period) and the pod's spec, which holds what only Kubernetes heeds. Labels
 // and annotations, resolved digests, the revision's name and installation hints are not in it;
 // a label that a placeholder puts into an argument counts by that.
-func hash(w spec.Workload, pod corev1.PodSpec) (string, error) {
+func hash(w spec.Workload, pod corev1.PodSpec, workers *smv1alpha1.RevisionWorkers) (string, error) {
 	w.Revision, w.Hash = spec.RevisionKey{}, ""
 	w.Models = slices.Clone(w.Models)
 	for i := range w.Models {
@@ -375,10 +375,20 @@ func hash(w spec.Workload, pod corev1.PodSpec) (string, error) {
 			w.Containers[i].Local = &l
 		}
 	}
+	// What there is none of isn't written, so that hashes of before it was known still hold.
+	type group struct {
+		Size int32
+		Pod  corev1.PodSpec
+	}
+	var beside *group
+	if workers != nil {
+		beside = &group{workers.Size, workers.PodTemplate.Spec}
+	}
 	text, err := json.Marshal(struct {
 		Workload spec.Workload
 		Pod      corev1.PodSpec
-	}{w, pod})
+		Workers  *group `json:",omitempty"`
+	}{w, pod, beside})
 	if err != nil {
 		return "", fmt.Errorf("hash workload: %w", err)
 	}

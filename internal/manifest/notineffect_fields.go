@@ -33,7 +33,7 @@ const (
 	noScheduler  = "there is one machine and nothing to schedule"
 	noPod        = "processes share the machine's network, names and users; there is no pod to set this for"
 	noAutoscaler = "it is an old spelling; give scaleMetric and scaleTarget"
-	noWorkers    = "serving over several nodes isn't there yet; the model must fit one machine"
+	noWorkers    = "a replica over several nodes needs a cluster; on one machine the model must fit it"
 	noVolume     = "this kind of volume needs a cluster; on one machine use emptyDir, hostPath, persistentVolumeClaim, configMap or secret"
 	noModelMesh  = "engines are reached at their own ports, without ModelMesh's puller and router"
 	noModelList  = "TrainedModels are served by engines alone that take them from " + ModelListDir + "/" + ModelListKey + ", as the runtime stationmaster-onnx-multi does; others aren't told to load and unload models"
@@ -54,7 +54,7 @@ var effects = map[reflect.Type]fields{
 		"sklearn": inside, "xgboost": inside, "tensorflow": inside, "pytorch": inside, "triton": inside,
 		"onnx": inside, "huggingface": inside, "pmml": inside, "lightgbm": inside, "paddle": inside,
 		"model":                inside,
-		"workerSpec":           notYet(noWorkers),
+		"workerSpec":           onCluster(noWorkers),
 		"storageContainerName": notYet("ClusterStorageContainers aren't there yet; the built-in schemes fetch the model"),
 	}),
 	reflect.TypeFor[v1beta1.TransformerSpec](): join(podEffects, extensionEffects),
@@ -164,7 +164,7 @@ var effects = map[reflect.Type]fields{
 
 	reflect.TypeFor[v1alpha1.ServingRuntimeSpec](): join(runtimePodEffects, fields{
 		"supportedModelFormats": works, "disabled": works, "protocolVersions": works,
-		"workerSpec": notYet(noWorkers),
+		"workerSpec": onCluster(noWorkers),
 		"multiModel": notYet(noModelList).except(func(v, holder reflect.Value) bool {
 			s, is := holder.Interface().(v1alpha1.ServingRuntimeSpec)
 			return !v.Elem().Bool() || is && ReadsModelList(&s)

@@ -145,8 +145,6 @@ func commonParent(paths []string) string {
 	return parent
 }
 
-const workerContainer = "worker-container"
-
 // parallelEnv are set from the sizes in workerSpec, so a manifest can't set them.
 var parallelEnv = []string{"PIPELINE_PARALLEL_SIZE", "TENSOR_PARALLEL_SIZE"}
 
@@ -167,8 +165,8 @@ func validateWorkers(is *v1beta1.InferenceService, at *field.Path) field.ErrorLi
 	switch {
 	case len(w.Containers) > 1:
 		errs = append(errs, field.TooMany(here.Child("containers"), len(w.Containers), 1))
-	case len(w.Containers) == 1 && w.Containers[0].Name != workerContainer:
-		errs = append(errs, field.NotSupported(here.Child("containers").Index(0).Child("name"), w.Containers[0].Name, []string{workerContainer}))
+	case len(w.Containers) == 1 && w.Containers[0].Name != WorkerContainer:
+		errs = append(errs, field.NotSupported(here.Child("containers").Index(0).Child("name"), w.Containers[0].Name, []string{WorkerContainer}))
 	}
 	if class := is.Annotations[AutoscalerClassAnnotation]; class != "none" {
 		errs = append(errs, field.Invalid(autoscalerPath, class, "a predictor over several nodes isn't scaled; set it to none"))

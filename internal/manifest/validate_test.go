@@ -66,7 +66,7 @@ func TestValidate(t *testing.T) {
 		return with(func(s is) {
 			annotate(s, AutoscalerClassAnnotation, "none")
 			s.Spec.Predictor.Model.StorageURI = ptr("pvc://claim/m")
-			s.Spec.Predictor.WorkerSpec = &v1beta1.WorkerSpec{PodSpec: v1beta1.PodSpec{Containers: []corev1.Container{container(workerContainer)}}}
+			s.Spec.Predictor.WorkerSpec = &v1beta1.WorkerSpec{PodSpec: v1beta1.PodSpec{Containers: []corev1.Container{container(WorkerContainer)}}}
 			change(s)
 		})
 	}

@@ -49,6 +49,9 @@ type RevisionSpec struct {
 	Component string `json:"component"`
 	// The pod, with runtime and manifest merged and placeholders filled in.
 	PodTemplate corev1.PodTemplateSpec `json:"podTemplate"`
+	// The other pods of a replica that spans several nodes; absent where a replica is one pod.
+	// +optional
+	Workers *RevisionWorkers `json:"workers,omitempty"`
 	// The runtime it was made from; absent for a custom container.
 	// +optional
 	Runtime *RuntimeIdentity `json:"runtime,omitempty"`
@@ -77,6 +80,15 @@ type RevisionSpec struct {
 	// Identifies the shape: two revisions of one component with equal hashes run the same.
 	// +kubebuilder:validation:MinLength=1
 	Hash string `json:"hash"`
+}
+
+// RevisionWorkers are the pods of a replica beside the one that takes its requests.
+type RevisionWorkers struct {
+	// How many pods a replica has, the one that takes its requests included.
+	// +kubebuilder:validation:Minimum=1
+	Size int32 `json:"size"`
+	// Each of the others, with runtime and manifest merged and placeholders filled in.
+	PodTemplate corev1.PodTemplateSpec `json:"podTemplate"`
 }
 
 // RuntimeIdentity names the runtime that a revision was made from.

@@ -272,6 +272,9 @@ func (p *Platform) prune(ctx context.Context, key spec.ServiceKey, objects []cli
 			delete(p.problems, spec.RevisionKey{Namespace: d.Namespace, Name: d.Name})
 			p.mu.Unlock()
 		}
+		if err := p.endGroups(ctx, o); err != nil {
+			return err
+		}
 		if err := p.remove(ctx, o); err != nil {
 			return err
 		}

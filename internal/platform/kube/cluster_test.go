@@ -40,6 +40,8 @@ type cluster struct {
 	made   int
 	// keda says that the kind ScaledObject is known.
 	keda bool
+	// lws says that the kind LeaderWorkerSet is.
+	lws bool
 	// replicasOf names who set the replicas of Deployments, by key.
 	replicasOf map[string]string
 }
@@ -85,7 +87,7 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		name = parts[1]
 	}
 	key := resource + "/" + namespace + "/" + name
-	if resource == "scaledobjects" && !c.hasKEDA() {
+	if !c.has(resource) {
 		notFound(w)
 		return
 	}
@@ -107,10 +109,17 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (c *cluster) hasKEDA() bool {
+// has says whether the cluster knows a kind.
+func (c *cluster) has(resource string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.keda
+	switch resource {
+	case "scaledobjects":
+		return c.keda
+	case "leaderworkersets":
+		return c.lws
+	}
+	return true
 }
 
 func (c *cluster) answer(w http.ResponseWriter, key string) {

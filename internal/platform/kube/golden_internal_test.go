@@ -25,15 +25,14 @@ var update = flag.Bool("update", false, "write the objects that manifests come t
 
 const ownImage = "registry.example/stationmaster:v1"
 
-// revisionOf compiles a component as the reconciler does, with the shipped runtimes, and
+// tryRevision compiles a component as the reconciler does, with the shipped runtimes, and
 // returns the revision that it would store.
-func revisionOf(t *testing.T, is *servingv1beta1.InferenceService, c spec.Component) *smv1alpha1.Revision {
-	t.Helper()
+func tryRevision(is *servingv1beta1.InferenceService, c spec.Component) (*smv1alpha1.Revision, error) {
 	in := manifest.Input{Service: is, Component: c}
 	if request, ok := catalogue.RequestOf(&is.Spec.Predictor); ok && c == spec.Predictor {
 		shipped, err := catalogue.Runtimes()
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		var cluster []servingv1alpha1.ClusterServingRuntime
 		for _, s := range shipped {
@@ -41,13 +40,13 @@ func revisionOf(t *testing.T, is *servingv1beta1.InferenceService, c spec.Compon
 		}
 		chosen, err := catalogue.Select(request, nil, cluster)
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		in.Runtime, in.RuntimeName, in.RuntimeKind, in.RuntimeAnnotations = chosen.Spec, chosen.Name, chosen.Kind, chosen.Annotations
 	}
 	compiled, err := manifest.Compile(in)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	controller := true
 	return &smv1alpha1.Revision{
@@ -59,7 +58,16 @@ func revisionOf(t *testing.T, is *servingv1beta1.InferenceService, c spec.Compon
 			}},
 		},
 		Spec: compiled.RevisionSpec(),
+	}, nil
+}
+
+func revisionOf(t *testing.T, is *servingv1beta1.InferenceService, c spec.Component) *smv1alpha1.Revision {
+	t.Helper()
+	rev, err := tryRevision(is, c)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return rev
 }
 
 func memberOf(t *testing.T, rev *smv1alpha1.Revision, replicas int) member {
@@ -161,6 +169,17 @@ spec:
         securityContext: {privileged: true}
         lifecycle: {preStop: {exec: {command: [stop]}}}
       - {name: sidecar, image: "registry.example/sidecar:1"}
+`},
+		"several-nodes": {cfg: gatewayed, replicas: 1, text: `
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata:
+  name: llama
+  annotations: {serving.kserve.io/autoscalerClass: none}
+spec:
+  predictor:
+    model: {modelFormat: {name: huggingface}, storageUri: "pvc://weights/llama"}
+    workerSpec: {pipelineParallelSize: 2, tensorParallelSize: 4, tolerations: [{key: gpu, operator: Exists}]}
 `},
 		"sklearn": {cfg: gatewayed, replicas: 1, file: "storage/uri/sklearn.yaml"},
 		"custom":  {cfg: Config{}, replicas: 1, file: "v1beta1/custom/prebuilt-image/custom.yaml"},

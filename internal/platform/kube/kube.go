@@ -27,6 +27,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/manifest"
 	"stationmaster.dev/stationmaster/internal/platform"
+	"stationmaster.dev/stationmaster/internal/platform/kube/lws"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -143,6 +144,7 @@ func mapper(scheme *runtime.Scheme) meta.RESTMapper {
 		m.Add(kinds[0].GroupVersion().WithKind(kinds[0].Kind+"List"), meta.RESTScopeNamespace)
 	}
 	m.Add(scaledObject, meta.RESTScopeNamespace)
+	m.Add(lws.Kind, meta.RESTScopeNamespace)
 	return m
 }
 
@@ -224,7 +226,7 @@ func (p *Platform) Apply(ctx context.Context, key spec.ServiceKey, want []platfo
 	objects = append(objects, p.cfg.serviceObjects(key, members)...)
 	slices.SortStableFunc(objects, func(a, b client.Object) int { return order(a) - order(b) })
 	for _, o := range objects {
-		err := p.converge(ctx, o)
+		err := withoutGroups(o, p.converge(ctx, o))
 		switch {
 		case err == nil:
 		case isRefusal(err):

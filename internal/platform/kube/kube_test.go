@@ -33,12 +33,18 @@ type recorded struct {
 	revisions map[spec.RevisionKey]*smv1alpha1.Revision
 	// service is what is read as any service.
 	service *v1beta1.InferenceService
+	// change, when set, is done to each revision that is made.
+	change func(*smv1alpha1.Revision)
 }
 
 func (r *recorded) Apply(ctx context.Context, key spec.ServiceKey, want []platform.Assignment) error {
 	r.mu.Lock()
 	for _, a := range want {
-		r.revisions[a.Workload.Revision] = revisionOf(a.Workload)
+		rev := revisionOf(a.Workload)
+		if r.change != nil {
+			r.change(rev)
+		}
+		r.revisions[a.Workload.Revision] = rev
 	}
 	r.mu.Unlock()
 	return r.Platform.Apply(ctx, key, want)

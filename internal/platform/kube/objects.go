@@ -10,6 +10,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -18,39 +19,22 @@ import (
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
-// revisionObjects makes what one revision needs: its Deployment, the digests of its models
-// where they are pulled, and a PodDisruptionBudget where it has replicas to spare. An error
-// means that the revision can't run on a cluster.
+// revisionObjects makes what one revision needs: its Deployment or LeaderWorkerSet, the digests
+// of its models where they are pulled, and a PodDisruptionBudget where it has replicas to spare.
+// An error means that the revision can't run on a cluster.
 func (c *Config) revisionObjects(m member) ([]client.Object, error) {
 	template, err := c.podTemplate(m)
 	if err != nil {
 		return nil, err
 	}
 	w := &m.workload
-	meta := m.meta()
-	noted := *meta.DeepCopy()
-	noted.Annotations = map[string]string{}
-	if c.Image != "" {
-		noted.Annotations[annotationImage] = c.Image
+	meta, one := m.meta(), intstr.FromInt32(1)
+	out := []client.Object{c.deployment(m, template)}
+	if m.revision.Spec.Workers != nil {
+		if out, err = c.groups(m, template); err != nil {
+			return nil, err
+		}
 	}
-	replicas, history, deadline := int32(m.replicas), int32(2), int32(600)
-	none, one := intstr.FromInt32(0), intstr.FromInt32(1)
-	deployment := &appsv1.Deployment{
-		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "Deployment"},
-		ObjectMeta: noted,
-		Spec: appsv1.DeploymentSpec{
-			Replicas: &replicas, RevisionHistoryLimit: &history, ProgressDeadlineSeconds: &deadline,
-			Selector: &metav1.LabelSelector{MatchLabels: selector(w)}, Template: template,
-			Strategy: appsv1.DeploymentStrategy{
-				Type:          appsv1.RollingUpdateDeploymentStrategyType,
-				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &one, MaxUnavailable: &none},
-			},
-		},
-	}
-	if m.elsewhere != nil && m.elsewhere.begun {
-		deployment.Spec.Replicas, deployment.Annotations[annotationScaler] = nil, m.elsewhere.kind()
-	}
-	out := []client.Object{deployment}
 	pins := map[string]string{}
 	for i, model := range w.Models {
 		if kind, _ := sourceOf(model.URI); kind == pulled {
@@ -75,6 +59,32 @@ func (c *Config) revisionObjects(m member) ([]client.Object, error) {
 		})
 	}
 	return out, nil
+}
+
+func (c *Config) deployment(m member, template corev1.PodTemplateSpec) client.Object {
+	noted := m.meta()
+	noted.Annotations = map[string]string{}
+	if c.Image != "" {
+		noted.Annotations[annotationImage] = c.Image
+	}
+	replicas, history, deadline := int32(m.replicas), int32(2), int32(600)
+	none, one := intstr.FromInt32(0), intstr.FromInt32(1)
+	deployment := &appsv1.Deployment{
+		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "Deployment"},
+		ObjectMeta: noted,
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas, RevisionHistoryLimit: &history, ProgressDeadlineSeconds: &deadline,
+			Selector: &metav1.LabelSelector{MatchLabels: selector(&m.workload)}, Template: template,
+			Strategy: appsv1.DeploymentStrategy{
+				Type:          appsv1.RollingUpdateDeploymentStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &one, MaxUnavailable: &none},
+			},
+		},
+	}
+	if m.elsewhere != nil && m.elsewhere.begun {
+		deployment.Spec.Replicas, deployment.Annotations[annotationScaler] = nil, m.elsewhere.kind()
+	}
+	return deployment
 }
 
 // serviceObjects makes what the revisions of a service share: a Service for each component,
@@ -215,7 +225,7 @@ func order(o client.Object) int {
 		return 1
 	case *corev1.Service:
 		return 2
-	case *appsv1.Deployment:
+	case *appsv1.Deployment, *unstructured.Unstructured:
 		return 3
 	}
 	return 4

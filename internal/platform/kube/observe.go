@@ -13,23 +13,40 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"stationmaster.dev/stationmaster/internal/platform/kube/lws"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
 // replicasOf says what the pods of a service are. Pods that ended for good (evicted, refused
-// by their node) are left out once a living one of their revision stands in.
+// by their node) are left out once a living one of their revision stands in. The pods of a group
+// are one replica.
 func replicasOf(pods []corev1.Pod) []spec.Replica {
+	type group struct{ revision, index string }
 	alive := map[string]bool{}
+	workers := map[group][]spec.Replica{}
 	for i := range pods {
-		if living(&pods[i]) {
-			alive[pods[i].Labels[labelRevision]] = true
+		p := &pods[i]
+		switch revision := p.Labels[labelRevision]; {
+		case !living(p) && !lws.IsWorker(p):
+		case lws.IsWorker(p):
+			of := group{revision, lws.Group(p)}
+			workers[of] = append(workers[of], replicaOf(p))
+		default:
+			alive[revision] = true
 		}
 	}
 	var out []spec.Replica
 	for i := range pods {
-		if living(&pods[i]) || !alive[pods[i].Labels[labelRevision]] {
-			out = append(out, replicaOf(&pods[i]))
+		p := &pods[i]
+		revision := p.Labels[labelRevision]
+		if lws.IsWorker(p) || (!living(p) && alive[revision]) {
+			continue
 		}
+		r := replicaOf(p)
+		if size := lws.Size(p); size > 1 {
+			r = lws.Join(r, size, workers[group{revision, lws.Group(p)}])
+		}
+		out = append(out, r)
 	}
 	return out
 }

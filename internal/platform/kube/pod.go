@@ -55,19 +55,35 @@ func (c *Config) podTemplate(m member) (corev1.PodTemplateSpec, error) {
 	w := &m.workload
 	t.Labels = merged(t.Labels, podLabels(w))
 	t.Annotations = merged(t.Annotations, serverAnnotations(w))
+	return t, c.complete(&t, m)
+}
+
+// workerTemplate makes the other pods of a replica over several nodes. They are of the service
+// and the revision, but not of the app, whose pods take requests.
+func (c *Config) workerTemplate(m member) (corev1.PodTemplateSpec, error) {
+	t := *m.revision.Spec.Workers.PodTemplate.DeepCopy()
+	labels := podLabels(&m.workload)
+	delete(labels, labelApp)
+	t.Labels = merged(t.Labels, labels)
+	t.Annotations = merged(t.Annotations, nil)
+	return t, c.complete(&t, m)
+}
+
+func (c *Config) complete(t *corev1.PodTemplateSpec, m member) error {
+	w := &m.workload
 	delete(t.Annotations, manifest.LocalAnnotation)
 	pod := &t.Spec
 	for i := range pod.Containers {
 		if err := c.fillIn(&pod.Containers[i], w); err != nil {
-			return t, err
+			return err
 		}
 	}
-	if err := c.mountModels(&t, m); err != nil {
-		return t, err
+	if err := c.mountModels(t, m); err != nil {
+		return err
 	}
 	drain(pod)
 	restrict(pod)
-	return t, nil
+	return nil
 }
 
 func merged(base, over map[string]string) map[string]string {
@@ -239,6 +255,6 @@ func imageModels(byVolume map[string]string) (string, error) {
 // serves says whether a container of a service works on the model: the engine, a transformer
 // beside it, or one that was told where the model is.
 func serves(w *spec.Workload, c *corev1.Container) bool {
-	return c.Name == cmp.Or(w.Server().Name, manifest.ServerContainer) || c.Name == manifest.ServerContainer || c.Name == manifest.TransformerContainer ||
+	return c.Name == cmp.Or(w.Server().Name, manifest.ServerContainer) || c.Name == manifest.ServerContainer || c.Name == manifest.TransformerContainer || c.Name == manifest.WorkerContainer ||
 		slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "STORAGE_URI" })
 }

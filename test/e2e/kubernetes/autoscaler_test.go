@@ -158,18 +158,24 @@ func (s *installation) testAutoscalers(t *testing.T) {
 
 // installKEDA brings KEDA's kind, without its controller, onto the cluster until the test ends.
 func installKEDA(t *testing.T) {
+	installKind(t, kedaModule, kedaSum, filepath.Join("config", "crd", "bases", "keda.sh_scaledobjects.yaml"))
+}
+
+// installKind brings the kind that a file of a Go module defines onto the cluster until the test
+// ends.
+func installKind(t *testing.T, modulePath, sum, file string) {
 	t.Helper()
-	download := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", kedaModule)
+	download := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", modulePath)
 	download.Dir = t.TempDir() // apart from our own module
 	out, err := download.Output()
 	if err != nil {
-		t.Fatalf("download %s: %v", kedaModule, err)
+		t.Fatalf("download %s: %v", modulePath, err)
 	}
 	var module struct{ Dir, Sum string }
-	if err := json.Unmarshal(out, &module); err != nil || module.Sum != kedaSum {
-		t.Fatalf("%s has the sum %s (%v)", kedaModule, module.Sum, err)
+	if err := json.Unmarshal(out, &module); err != nil || module.Sum != sum {
+		t.Fatalf("%s has the sum %s (%v)", modulePath, module.Sum, err)
 	}
-	text, err := os.ReadFile(filepath.Join(module.Dir, "config", "crd", "bases", "keda.sh_scaledobjects.yaml"))
+	text, err := os.ReadFile(filepath.Join(module.Dir, file))
 	if err != nil {
 		t.Fatal(err)
 	}

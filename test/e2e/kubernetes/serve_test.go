@@ -52,6 +52,7 @@ func TestStationmasterServes(t *testing.T) {
 			"many models share a pod, within their memory":           s.testDensity,
 			"a graph of two pods is answered by the gateway":         s.testGraph,
 			"whoever sets replicas is let":                           s.testAutoscalers,
+			"a replica over several pods is a LeaderWorkerSet":       s.testSeveralPods,
 			"deletion leaves nothing":                                s.testDeletion,
 		} {
 			t.Run(name, func(t *testing.T) {
