@@ -3,9 +3,6 @@ package control
 import (
 	"cmp"
 	"fmt"
-	"net"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -17,7 +14,7 @@ import (
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/demand"
 	"stationmaster.dev/stationmaster/internal/errdef"
-	"stationmaster.dev/stationmaster/internal/manifest"
+	"stationmaster.dev/stationmaster/internal/routing"
 	"stationmaster.dev/stationmaster/internal/scale"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
@@ -183,9 +180,13 @@ func ofRevision(m *demand.Metrics, rev *smv1alpha1.Revision, replicas []spec.Rep
 		}
 		out.Sources = append(out.Sources, s)
 	}
+	pages := routing.PagesOf(rev, !oneMachine)
+	if a := routing.EngineOf(rev); a != nil {
+		out.Engine = a.Name
+	}
 	for _, r := range replicas {
 		if r.Revision.Name == rev.Name && r.Phase == spec.Ready {
-			out.Replicas = append(out.Replicas, demand.Replica{ID: r.ID, Metrics: page(rev, r.HTTP, oneMachine)})
+			out.Replicas = append(out.Replicas, demand.Replica{ID: r.ID, Metrics: pages.Of(r)})
 		}
 	}
 	return out
@@ -211,37 +212,4 @@ func request(pod *corev1.PodSpec, memory bool) float64 {
 		sum += q.AsApproximateFloat64()
 	}
 	return sum
-}
-
-// Annotations of KServe's runtimes that tell where the engine's metrics are.
-const (
-	metricsPort = "prometheus.kserve.io/port"
-	metricsPath = "prometheus.kserve.io/path"
-)
-
-// page is the URL of an engine's metrics, or empty where it isn't reached: on one machine only
-// the port for HTTP is known.
-func page(rev *smv1alpha1.Revision, address string, oneMachine bool) string {
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return ""
-	}
-	annotations := rev.Spec.PodTemplate.Annotations
-	if given := annotations[metricsPort]; given != "" && !oneMachine {
-		port = given
-	} else if given != "" && given != ownPort(rev) {
-		return ""
-	}
-	at := url.URL{Scheme: "http", Host: net.JoinHostPort(host, port)}
-	return at.JoinPath(cmp.Or(annotations[metricsPath], "/metrics")).String()
-}
-
-// ownPort is the number of the port for HTTP that a revision's server is written to have.
-func ownPort(rev *smv1alpha1.Revision) string {
-	w, err := manifest.WorkloadOf(rev.Namespace, rev.Name, &rev.Spec)
-	if err != nil {
-		return ""
-	}
-	p, _ := w.Server().HTTPPort()
-	return strconv.Itoa(p.Number)
 }

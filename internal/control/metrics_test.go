@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
-	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/demand"
 	"stationmaster.dev/stationmaster/internal/plan"
 	"stationmaster.dev/stationmaster/internal/scale"
@@ -162,30 +161,6 @@ func TestWhoSetsReplicasOnACluster(t *testing.T) {
 			}
 			if how.elsewhere && how.least != 1 {
 				t.Errorf("begins with %d", how.least)
-			}
-		})
-	}
-}
-
-func TestWhereAnEngineTellsItsMetrics(t *testing.T) {
-	for name, tc := range map[string]struct {
-		port, path string
-		oneMachine bool
-		want       string
-	}{
-		"nothing said":                       {oneMachine: true, want: "http://127.0.0.1:40001/metrics"},
-		"the server's port":                  {port: "8080", path: "/stats/all", oneMachine: true, want: "http://127.0.0.1:40001/stats/all"},
-		"another port of one machine":        {port: "8002", oneMachine: true},
-		"another port of a pod":              {port: "8002", path: "/metrics", want: "http://127.0.0.1:8002/metrics"},
-		"a pod without another port":         {want: "http://127.0.0.1:40001/metrics"},
-		"a path without its slash is a path": {path: "m", want: "http://127.0.0.1:40001/m"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			rev := &smv1alpha1.Revision{}
-			rev.Spec.PodTemplate.Annotations = map[string]string{metricsPort: tc.port, metricsPath: tc.path}
-			rev.Spec.PodTemplate.Spec.Containers = []corev1.Container{{Name: "kserve-container", Image: "a", Ports: []corev1.ContainerPort{{ContainerPort: 8080}}}}
-			if got := page(rev, "127.0.0.1:40001", tc.oneMachine); got != tc.want {
-				t.Errorf("%q, want %q", got, tc.want)
 			}
 		})
 	}

@@ -13,6 +13,8 @@ type Metrics struct {
 	Sources []Source
 	// Replicas are those that are ready.
 	Replicas []Replica
+	// Engine is the name of the adapter of the engine that they run; empty means not known.
+	Engine string
 }
 
 // Replica is where one replica's metrics are.
@@ -43,7 +45,8 @@ type PrometheusQuery struct {
 
 // EngineMetric is read from the replicas themselves, and summed up over them.
 type EngineMetric struct {
-	// Query is the metric's name, with labels in braces if only some of its series count.
+	// Query is the metric's name, with labels in braces if only some of its series count; or one of
+	// the names that hold for all engines.
 	Query string
 	// Over is what is made of a replica's values over time; empty means OverLast.
 	Over Over

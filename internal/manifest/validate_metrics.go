@@ -49,6 +49,9 @@ func validateMetric(m *v1beta1.MetricsSpec, class string, at *field.Path) field.
 		if p.Metric.Query == "" && len(p.Metric.MetricNames) != 1 {
 			errs = append(errs, field.Required(at.Child("metric", "query"), "say which metric counts, here or as the only one of metricNames"))
 		}
+		if class != "keda" {
+			errs = append(errs, validateUnified(p, at)...)
+		}
 		errs = append(errs, validateTarget(&p.Target, at.Child("target"))...)
 	}
 	if r := m.Resource; r != nil {

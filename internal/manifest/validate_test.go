@@ -199,6 +199,27 @@ func TestValidate(t *testing.T) {
 			is:   with(func(s is) { s.Spec.Predictor.Annotations = map[string]string{CredentialsAnnotation: "yes"} }),
 			want: []string{`spec.predictor.annotations[stationmaster.dev/client-credentials]: Unsupported value: "yes": supported values: "forward", "withhold"`},
 		},
+		"an engine": {is: with(func(s is) {
+			annotate(s, "stationmaster.dev/engine", "sglang")
+			s.Spec.Predictor.Annotations = map[string]string{"stationmaster.dev/engine": "v2"}
+		})},
+		"engines that nobody knows": {
+			is: with(func(s is) {
+				annotate(s, "stationmaster.dev/engine", "steam")
+				s.Spec.Predictor.Annotations = map[string]string{"stationmaster.dev/engine": ""}
+			}),
+			want: []string{`metadata.annotations[stationmaster.dev/engine]: Invalid value: "steam": isn't an engine that is known: huggingface, vllm`, "spec.predictor.annotations[stationmaster.dev/engine]"},
+		},
+		"a metric that all engines tell": {is: with(func(s is) {
+			m := allMetrics()
+			m[2].PodMetric.Metric.Query = "stationmaster_engine_requests_waiting"
+			s.Spec.Predictor.AutoScaling = &v1beta1.AutoScalingSpec{Metrics: m}
+		})},
+		"one that none tells": {is: with(func(s is) {
+			m := allMetrics()
+			m[2].PodMetric.Metric.Query, m[2].PodMetric.Metric.ServerAddress = "stationmaster_engine_steam", ""
+			s.Spec.Predictor.AutoScaling = &v1beta1.AutoScalingSpec{Metrics: m}
+		}), want: []string{`metrics[2].podmetric.metric.query: Invalid value: "stationmaster_engine_steam"`}},
 		"an unknown autoscaler": {is: with(func(s is) { annotate(s, AutoscalerClassAnnotation, "magic") }), want: []string{"metadata.annotations[serving.kserve.io/autoscalerClass]: Unsupported value"}},
 		"a metric without its source": {is: with(func(s is) {
 			s.Spec.Predictor.AutoScaling = &v1beta1.AutoScalingSpec{Metrics: []v1beta1.MetricsSpec{{Type: "External", Resource: &v1beta1.ResourceMetricSource{}}}}

@@ -41,7 +41,8 @@ func validateTranslation(annotations map[string]string, at *field.Path) field.Er
 
 // validatePodAnnotations refuses what an engine's pod can't be asked by, in the annotations at a path.
 func validatePodAnnotations(annotations map[string]string, at *field.Path) field.ErrorList {
-	return append(validateTranslation(annotations, at), validateCredentials(annotations, at)...)
+	errs := append(validateTranslation(annotations, at), validateCredentials(annotations, at)...)
+	return append(errs, validateEngine(annotations, at)...)
 }
 
 // validateEveryPodAnnotations does so wherever a service may write them.

@@ -17,13 +17,21 @@ import (
 
 	"stationmaster.dev/stationmaster/internal/demand"
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/wire/exposition"
 )
 
 const (
 	// maxAnswer and maxPage bound what is read of a server's answer, and of an engine's page.
 	maxAnswer = 1 << 20
 	maxPage   = 16 << 20
+	// maxSampled bounds what is read of a page through an adapter.
+	maxSampled = 4 << 20
 )
+
+// errSoon says that a value will be known at the next look.
+var errSoon = errors.New("it is known from the next look on")
+
+var errNoPage = errors.New("it has no page of metrics that is reached here")
 
 // client asks servers and engines. Errors are short and don't change while their cause doesn't,
 // for they stand in statuses; nothing of what an unknown server answers is in them.
@@ -184,19 +192,29 @@ func result(raw []byte) (float64, error) {
 }
 
 // scrape reads a metric from an engine's page.
-func (c client) scrape(ctx context.Context, page string, which selector) (float64, error) {
-	if page == "" {
-		return 0, errors.New("it has no page of metrics that is reached here")
+func (c client) scrape(ctx context.Context, page string, which exposition.Selector) (float64, error) {
+	var v float64
+	err := c.page(ctx, page, maxPage, func(body io.Reader) (err error) {
+		v, err = exposition.Sum(body, which)
+		return err
+	})
+	return v, err
+}
+
+// page has an engine's page read, of which no more than limit bytes.
+func (c client) page(ctx context.Context, at string, limit int64, read func(io.Reader) error) error {
+	if at == "" {
+		return errNoPage
 	}
-	body, err := c.get(ctx, page, func(status int) bool { return status == http.StatusOK })
+	body, err := c.get(ctx, at, func(status int) bool { return status == http.StatusOK })
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer body.Close()
-	limited := &io.LimitedReader{R: body, N: maxPage}
-	v, err := sumOf(limited, which)
+	limited := &io.LimitedReader{R: body, N: limit}
+	err = read(limited)
 	if limited.N <= 0 {
-		return 0, fmt.Errorf("its page is longer than %d bytes", maxPage)
+		return fmt.Errorf("its page is longer than %d bytes", limit)
 	}
-	return v, err
+	return err
 }

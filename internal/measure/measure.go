@@ -171,7 +171,7 @@ func (m *Meter) source(ctx context.Context, service spec.ServiceKey, of *demand.
 		return scale.Measurement{}, nil
 	}
 	if s.Engine != nil {
-		return m.engines(ctx, of.Replicas, *s.Engine, kept)
+		return m.engines(ctx, of, *s.Engine, kept)
 	}
 	return m.use(ctx, service, of.Replicas, *s.Resource, kept)
 }
@@ -186,35 +186,40 @@ func hasReplica(replicas []demand.Replica, id string) bool {
 }
 
 // engines sums up what the replicas tell.
-func (m *Meter) engines(ctx context.Context, replicas []demand.Replica, of demand.EngineMetric, kept map[string]*series) (scale.Measurement, error) {
-	which, err := parseSelector(of.Query)
+func (m *Meter) engines(ctx context.Context, all *demand.Metrics, of demand.EngineMetric, kept map[string]*series) (scale.Measurement, error) {
+	read, err := m.client.reader(of.Query, all.Engine)
 	if err != nil {
 		return scale.Measurement{}, err
 	}
-	values := make([]float64, len(replicas))
-	errs := make([]error, len(replicas))
+	values := make([]float64, len(all.Replicas))
+	errs := make([]error, len(all.Replicas))
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, together)
-	for i, r := range replicas {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			values[i], errs[i] = m.client.scrape(ctx, r.Metrics, which)
-		})
-	}
-	wg.Wait()
-	sum := total{replicas: len(replicas)}
-	now := time.Now()
-	for i, r := range replicas {
-		if errs[i] != nil {
-			sum.miss(errs[i])
-			continue
-		}
+	for i, r := range all.Replicas {
 		s := kept[r.ID]
 		if s == nil {
 			s = &series{}
 			kept[r.ID] = s
 		}
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			values[i], errs[i] = read(ctx, r.Metrics, s)
+		})
+	}
+	wg.Wait()
+	sum := total{replicas: len(all.Replicas)}
+	now := time.Now()
+	for i, r := range all.Replicas {
+		if errors.Is(errs[i], errSoon) {
+			sum.miss(nil)
+			continue
+		}
+		if errs[i] != nil {
+			sum.miss(errs[i])
+			continue
+		}
+		s := kept[r.ID]
 		s.add(now, values[i])
 		if v, ok := s.over(of.Over); ok {
 			sum.add(v)

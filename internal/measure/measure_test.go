@@ -158,7 +158,7 @@ func (w *world) round(t *testing.T) demand.Measured {
 	return m
 }
 
-func engine(query string, over demand.Over) demand.Source {
+func engineMetric(query string, over demand.Over) demand.Source {
 	return demand.Source{Engine: &demand.EngineMetric{Query: query, Over: over}}
 }
 
@@ -186,7 +186,7 @@ func TestEnginesAreSummedUp(t *testing.T) {
 		"an engine without pages": {"queue_length", []string{""}, scale.Measurement{Partial: true}, "no page of metrics that is reached here"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := demand.Metrics{Sources: []demand.Source{engine(tc.query, "")}}
+			m := demand.Metrics{Sources: []demand.Source{engineMetric(tc.query, "")}}
 			for i, path := range tc.paths {
 				page := ""
 				if path != "" {
@@ -215,7 +215,7 @@ func TestAPageWithoutEndIsGivenUp(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	w := newWorld(t, nil, demand.Metrics{Sources: []demand.Source{engine("a", "")}, Replicas: []demand.Replica{{ID: "1", Metrics: s.URL}}})
+	w := newWorld(t, nil, demand.Metrics{Sources: []demand.Source{engineMetric("a", "")}, Replicas: []demand.Replica{{ID: "1", Metrics: s.URL}}})
 	if got := w.round(t); !strings.Contains(got.Problem, "longer than") {
 		t.Errorf("problem %q", got.Problem)
 	}
@@ -224,7 +224,7 @@ func TestAPageWithoutEndIsGivenUp(t *testing.T) {
 func TestWhatLeavesTheBoardIsForgotten(t *testing.T) {
 	p := newPages(t)
 	p.set("/a", "queue 1\n")
-	w := newWorld(t, nil, demand.Metrics{Sources: []demand.Source{engine("queue", "")}, Replicas: []demand.Replica{{ID: "1", Metrics: p.URL + "/a"}}})
+	w := newWorld(t, nil, demand.Metrics{Sources: []demand.Source{engineMetric("queue", "")}, Replicas: []demand.Replica{{ID: "1", Metrics: p.URL + "/a"}}})
 	w.round(t)
 	w.board.Subjects.Delete(iris)
 	w.meter.round(t.Context())
@@ -302,7 +302,7 @@ func TestTheProcessorIsARate(t *testing.T) {
 func TestRunMeasuresUntilItIsEnded(t *testing.T) {
 	p := newPages(t)
 	p.set("/a", "queue 2\n")
-	w := newWorld(t, nil, demand.Metrics{Sources: []demand.Source{engine("queue", "")}, Replicas: []demand.Replica{{ID: "1", Metrics: p.URL + "/a"}}})
+	w := newWorld(t, nil, demand.Metrics{Sources: []demand.Source{engineMetric("queue", "")}, Replicas: []demand.Replica{{ID: "1", Metrics: p.URL + "/a"}}})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- w.meter.Run(ctx) }()
@@ -321,26 +321,6 @@ func TestRunMeasuresUntilItIsEnded(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-}
-
-func FuzzSumOf(f *testing.F) {
-	for _, s := range []string{"a 1\n", "a{b=\"c\\\"\\n\"} 1e3 5\n", "a{} NaN", "a{b=\"", "ab 1\na 2", "a{b!=\"x\"} 1"} {
-		f.Add("a", s)
-		f.Add(`a{b="c"}`, s)
-	}
-	f.Fuzz(func(t *testing.T, query, page string) {
-		which, err := parseSelector(query)
-		if err != nil {
-			return
-		}
-		if which.name == "" {
-			t.Fatalf("%q names nothing", query)
-		}
-		v, err := sumOf(strings.NewReader(page), which)
-		if err == nil && !strings.Contains(page, which.name) {
-			t.Errorf("%v of %q in %q", v, query, page)
-		}
-	})
 }
 
 func FuzzResult(f *testing.F) {

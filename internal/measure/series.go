@@ -4,13 +4,18 @@ import (
 	"time"
 
 	"stationmaster.dev/stationmaster/internal/demand"
+	"stationmaster.dev/stationmaster/internal/engine/adapter"
 )
 
 // window is how far back values over time look.
 const window = time.Minute
 
 // series is what one replica told during the window, oldest first.
-type series struct{ points []point }
+type series struct {
+	points []point
+	// reading is the last of its engine's page, where it was read by an adapter.
+	reading *adapter.Reading
+}
 
 type point struct {
 	at time.Time

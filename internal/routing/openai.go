@@ -36,16 +36,6 @@ func translation(rev *smv1alpha1.Revision) string {
 	return ""
 }
 
-// openAIRoots are the engines whose roots are known, by what the names of their runtimes and
-// images have in them.
-var openAIRoots = []struct{ word, root string }{
-	{"huggingfaceserver", "/openai"},
-	{"vllm", "/"},
-	{"llama.cpp", "/"},
-	{"llamacpp", "/"},
-	{"sglang", "/"},
-}
-
 // prefixVariable is how KServe's own servers are told their root.
 const prefixVariable = "KSERVE_OPENAI_ROUTE_PREFIX"
 
@@ -65,19 +55,8 @@ func openAIRoot(rev *smv1alpha1.Revision) string {
 			}
 		}
 	}
-	var names []string
-	if r := rev.Spec.Runtime; r != nil {
-		names = append(names, r.Name, r.Image)
-	}
-	if cs := rev.Spec.PodTemplate.Spec.Containers; len(cs) > 0 {
-		names = append(names, cs[0].Image)
-	}
-	for _, name := range names {
-		for _, known := range openAIRoots {
-			if strings.Contains(name, known.word) {
-				return known.root
-			}
-		}
+	if a := EngineOf(rev); a != nil {
+		return a.OpenAI
 	}
 	return ""
 }

@@ -31,6 +31,9 @@ type Replica struct {
 	// no such port or none is allocated yet.
 	HTTP string
 	GRPC string
+	// Metrics is the "host:port" of the server's page of metrics where it has a port of its own
+	// that the platform knows; else empty.
+	Metrics string
 	// Digests of the models on disk, by URI; set once they are resolved.
 	Digests map[string]string
 	// RuntimeDigest identifies what runs: the image digest or the sha256 of the binary

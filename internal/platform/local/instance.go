@@ -318,6 +318,9 @@ func (r *instance) prepare(ctx context.Context) (_ *preparation, failed *spec.Fa
 	return out, nil
 }
 
+// metricsPortName is the name of a port on which a server tells its metrics and nothing else.
+const metricsPortName = "metrics"
+
 // publish makes the state known: to Observe, to the readers of Changes, and to the record
 // from which a later control plane adopts.
 func (r *instance) publish() {
@@ -338,6 +341,11 @@ func (r *instance) publish() {
 	}
 	if p, ok := server.GRPCPort(); ok && r.ports[p.Number] != 0 {
 		s.GRPC = fmt.Sprintf("127.0.0.1:%d", r.ports[p.Number])
+	}
+	for _, p := range server.Ports {
+		if p.Name == metricsPortName && r.ports[p.Number] != 0 {
+			s.Metrics = fmt.Sprintf("127.0.0.1:%d", r.ports[p.Number])
+		}
 	}
 	r.mu.Lock()
 	s.Digests, s.RuntimeDigest = r.snapshot.Digests, r.snapshot.RuntimeDigest
