@@ -32,6 +32,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/gateway"
 	"stationmaster.dev/stationmaster/internal/manifest"
 	"stationmaster.dev/stationmaster/internal/measure"
+	"stationmaster.dev/stationmaster/internal/objectstore"
 	"stationmaster.dev/stationmaster/internal/platform/kube"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
@@ -188,10 +189,13 @@ func Gateway(ctx context.Context, cfg GatewayConfig) error {
 	metrics := newRegistry()
 	var table state.Topic[route.Table]
 	var load state.Topic[demand.Report]
+	stores := objectstore.NewStores(secretsOf(func() *rest.Config { return config }), nil)
+	defer stores.Close()
 	gw := gateway.Config{
 		Table: &table, Demand: &load, Logger: cfg.Logger, Metrics: metrics, MaxBody: cfg.MaxBodyBytes, Version: cfg.Version,
 		Timeouts: gateway.Timeouts{Response: cfg.RequestTimeout},
 		OpenAI:   gateway.OpenAI{Root: cfg.OpenAIPrefix},
+		Objects:  stores,
 	}
 	listeners := []struct {
 		flag, addr string

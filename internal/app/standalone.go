@@ -27,6 +27,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/kubeapi"
 	"stationmaster.dev/stationmaster/internal/measure"
 	"stationmaster.dev/stationmaster/internal/modelstore"
+	"stationmaster.dev/stationmaster/internal/objectstore"
 	"stationmaster.dev/stationmaster/internal/platform/local"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/state"
@@ -48,6 +49,7 @@ type standalone struct {
 	admin      net.Listener
 	api        *kubeapi.Server
 	store      *modelstore.Store
+	stores     *objectstore.Stores
 	platform   *local.Platform
 	control    *control.Controller
 	autoscaler *autoscale.Loop
@@ -93,11 +95,13 @@ func (s *standalone) build() error {
 		return err
 	}
 	s.http = newListenerSet(first, s.cfg.Logger)
+	s.stores = objectstore.NewStores(secretsOf(func() *rest.Config { return s.api.RESTConfig() }), ownCredentials)
 	gw := gateway.Config{
 		HTTP: s.http, Table: &s.table, Demand: &s.load, Logger: s.cfg.Logger, Metrics: s.metrics,
 		MaxBody: s.cfg.MaxBodyBytes, Version: s.cfg.Version,
 		Timeouts: gateway.Timeouts{Response: s.cfg.RequestTimeout},
 		OpenAI:   gateway.OpenAI{Root: s.cfg.OpenAIPrefix},
+		Objects:  s.stores,
 	}
 	if gw.GRPC, err = listen("--grpc", s.cfg.GRPC); err != nil {
 		return err
@@ -181,6 +185,9 @@ func (s *standalone) close() {
 	}
 	if s.admin != nil {
 		_ = s.admin.Close()
+	}
+	if s.stores != nil {
+		s.stores.Close()
 	}
 	if s.store != nil {
 		if err := s.store.Close(); err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"stationmaster.dev/stationmaster/internal/demand"
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/gateway/payloads"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/state"
@@ -51,6 +52,8 @@ type Config struct {
 	// Demand gets a report of the load each second, and when a request begins to wait for something
 	// to be started. Nil means that nobody wants to know.
 	Demand *state.Topic[demand.Report]
+	// Objects takes what loggers store in buckets. Nil stores nothing: those entries count as rejected.
+	Objects payloads.Objects
 	// TrustForwarded keeps the Forwarded and X-Forwarded fields that clients send and adds
 	// to them. By default they are replaced.
 	TrustForwarded bool

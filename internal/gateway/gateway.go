@@ -82,7 +82,7 @@ func New(cfg Config) (*Gateway, error) {
 	if g.metrics, err = newMetrics(cfg.Metrics); err != nil {
 		return nil, err
 	}
-	if g.payloads, err = payloads.New(payloads.Config{Metrics: cfg.Metrics, Logger: cfg.Logger}); err != nil {
+	if g.payloads, err = payloads.New(payloads.Config{Objects: cfg.Objects, Metrics: cfg.Metrics, Logger: cfg.Logger}); err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	g.turns.begin(rand.Uint32())

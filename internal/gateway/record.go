@@ -70,7 +70,7 @@ func newRecorded(g *Gateway, m *route.Match, id, requestID string, start time.Ti
 		id = newUUID()
 	}
 	r := &recorded{to: g.payloads, log: l, start: start, event: payloads.Event{
-		URL: l.URL, ID: id, RequestID: requestID, Service: m.Service.Key, Component: m.Component, Annotations: l.Annotations,
+		URL: l.URL, Store: l.Store, ID: id, RequestID: requestID, Service: m.Service.Key, Component: m.Component, Annotations: l.Annotations,
 	}}
 	for _, name := range l.Headers {
 		if v := headers(name); len(v) > 0 {

@@ -35,6 +35,9 @@ func NotInEffectOf(is *v1beta1.InferenceService) []NotInEffect {
 		if key == RolloutDurationAnnotation && reason == "" && is.Annotations[GuardStepsAnnotation] != "" {
 			reason = GuardStepsAnnotation + " says how traffic moves"
 		}
+		if key == storageSecretAnnotation && anyStores(is) {
+			reason = ""
+		}
 		if reason != "" {
 			w.found = append(w.found, NotInEffect{
 				Field:  field.NewPath("metadata", "annotations").Key(key).String(),

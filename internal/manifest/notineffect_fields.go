@@ -66,13 +66,9 @@ var effects = map[reflect.Type]fields{
 		"modelFormat": works, "runtime": works,
 	}),
 	reflect.TypeFor[v1beta1.LoggerSpec](): {
-		// Where url leads nowhere, pipelineNotInEffect says so.
+		// Where url leads nowhere, and what files aren't made as it says, pipelineNotInEffect reports.
 		"url": works, "mode": works, "metadataHeaders": works, "metadataAnnotations": works,
-		"storage":       notYet("storing entries as files isn't there yet: " + toCollector),
-		"marshallerUrl": notYet("entries aren't turned into files: " + toCollector),
-		"batchSize": notYet("each entry is posted by itself: " + toCollector).
-			except(func(v, _ reflect.Value) bool { return v.Elem().Int() == 1 }),
-		"batchInterval": notYet("each entry is posted at once: " + toCollector),
+		"storage": works, "marshallerUrl": works, "batchSize": works, "batchInterval": works,
 	},
 	reflect.TypeFor[corev1.Container](): containerEffects,
 
@@ -175,8 +171,6 @@ var effects = map[reflect.Type]fields{
 }
 
 const fileMode = "files are readable by the control plane's user alone"
-
-const toCollector = "a collector of CloudEvents, named in url, gets them"
 
 // containerEffects are those of a container, inlined or not.
 var containerEffects = fields{
@@ -319,7 +313,7 @@ var annotations = map[string]string{
 	"serving.kserve.io/targetUtilizationPercentage": noAutoscaler,
 	"serving.kserve.io/enable-metric-aggregation":   "engines' metrics aren't gathered yet",
 	"serving.kserve.io/enable-prometheus-scraping":  "engines' metrics aren't gathered yet",
-	"serving.kserve.io/storageSecretName":           "storage secrets aren't there yet",
+	"serving.kserve.io/storageSecretName":           "loggers that write to buckets take it; models take no secrets yet",
 	"serving.kserve.io/s3-endpoint":                 "s3:// isn't there yet",
 	"serving.kserve.io/s3-region":                   "s3:// isn't there yet",
 	"serving.kserve.io/s3-usehttps":                 "s3:// isn't there yet",

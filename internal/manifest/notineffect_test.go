@@ -157,16 +157,47 @@ func TestNotInEffect(t *testing.T) {
 			s.Spec.Predictor.Logger = &v1beta1.LoggerSpec{Mode: "all", URL: ptr("http://collector/x"), MetadataHeaders: []string{"a"}, MetadataAnnotations: []string{"b"}, BatchSize: ptr(1)}
 			s.Spec.Predictor.Batcher = &v1beta1.Batcher{MaxBatchSize: ptr(8), MaxLatency: ptr(50), Timeout: ptr(5)}
 		})},
-		"a logger to files": {
+		"a logger to files": {is: with(func(s is) {
+			annotate(s, "serving.kserve.io/storageSecretName", "mine")
+			s.Spec.Transformer = &v1beta1.TransformerSpec{ComponentExtensionSpec: v1beta1.ComponentExtensionSpec{Logger: &v1beta1.LoggerSpec{
+				Mode: "all", URL: ptr("s3://bucket"), MarshallerURL: "http://m", BatchSize: ptr(10), BatchInterval: ptr("1m"),
+				Storage: loggerStorage(map[string]string{"type": "s3", "region": "eu-west-1", "endpoint_url": "http://store"}),
+			}}}
+		})},
+		"a logger to files that aren't made so": {
 			is: with(func(s is) {
+				s.Spec.Predictor.Logger = &v1beta1.LoggerSpec{
+					Mode: "all", URL: ptr("gs://bucket"), BatchInterval: ptr("1m"),
+					Storage: loggerStorage(map[string]string{"type": "s3", "format": "avro", "bucket": "other", "acl": "private"}),
+				}
 				s.Spec.Transformer = &v1beta1.TransformerSpec{ComponentExtensionSpec: v1beta1.ComponentExtensionSpec{Logger: &v1beta1.LoggerSpec{
-					Mode: "all", URL: ptr("s3://bucket"), Storage: &v1beta1.LoggerStorageSpec{}, MarshallerURL: "http://m", BatchSize: ptr(10), BatchInterval: ptr("1m"),
+					Mode: "all", URL: ptr("abfs://c@a.dfs.core.windows.net"), MarshallerURL: "http://m", Storage: loggerStorage(map[string]string{"format": "csv"}),
 				}}}
 			}),
 			want: []string{
-				"spec.transformer.logger.batchInterval", "spec.transformer.logger.batchSize", "spec.transformer.logger.marshallerUrl",
-				"spec.transformer.logger.storage", "spec.transformer.logger.url",
+				"spec.predictor.logger.batchInterval", "spec.predictor.logger.storage.parameters[acl]", "spec.predictor.logger.storage.parameters[bucket]",
+				"spec.predictor.logger.storage.parameters[format]", "spec.predictor.logger.storage.parameters[type]",
+				"spec.transformer.logger.storage.parameters[format]",
 			},
+		},
+		"a collector that is told of files": {
+			is: with(func(s is) {
+				annotate(s, "serving.kserve.io/storageSecretName", "mine")
+				s.Spec.Transformer = &v1beta1.TransformerSpec{ComponentExtensionSpec: v1beta1.ComponentExtensionSpec{Logger: &v1beta1.LoggerSpec{
+					Mode: "all", URL: ptr("http://collector"), Storage: loggerStorage(nil), MarshallerURL: "http://m", BatchSize: ptr(10), BatchInterval: ptr("1m"),
+				}}}
+			}),
+			want: []string{
+				"metadata.annotations[serving.kserve.io/storageSecretName]",
+				"spec.transformer.logger.batchInterval", "spec.transformer.logger.batchSize", "spec.transformer.logger.marshallerUrl",
+				"spec.transformer.logger.storage",
+			},
+		},
+		"a logger that leads nowhere": {
+			is: with(func(s is) {
+				s.Spec.Predictor.Logger = &v1beta1.LoggerSpec{Mode: "all", URL: ptr("hdfs://bucket"), BatchSize: ptr(10)}
+			}),
+			want: []string{"spec.predictor.logger.url"},
 		},
 		"a logger and a batcher of a canary": {
 			is: withCanaries(v1beta1.CanarySpec{Predictor: v1beta1.PredictorSpec{Name: "b", ComponentExtensionSpec: v1beta1.ComponentExtensionSpec{
@@ -279,4 +310,8 @@ func TestNotInEffectOfRuntime(t *testing.T) {
 	if !cluster["spec.nodeSelector"] || cluster["spec.multiModel"] {
 		t.Errorf("ClusterOnly is %v", cluster)
 	}
+}
+
+func loggerStorage(parameters map[string]string) *v1beta1.LoggerStorageSpec {
+	return &v1beta1.LoggerStorageSpec{StorageSpec: v1beta1.StorageSpec{Path: ptr("logs"), Parameters: &parameters, StorageKey: ptr("k")}}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"net/url"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -30,7 +29,7 @@ func PayloadLogOf(is *v1beta1.InferenceService, c spec.Component) *spec.PayloadL
 	l := ext.Logger
 	out := &spec.PayloadLog{
 		URL: *l.URL, Requests: l.Mode != v1beta1.LogResponse, Responses: l.Mode != v1beta1.LogRequest,
-		Headers: l.MetadataHeaders,
+		Headers: l.MetadataHeaders, Store: payloadStoreOf(l, ext.Annotations, is.Annotations),
 	}
 	for _, key := range l.MetadataAnnotations {
 		v, has := ext.Annotations[key]
@@ -79,7 +78,7 @@ func extensionOf(is *v1beta1.InferenceService, c spec.Component) *v1beta1.Compon
 	return nil
 }
 
-// loggerReason says why a logger's url leads nowhere; empty where it leads to a collector.
+// loggerReason says why a logger's url leads nowhere; empty where it leads to a collector or a bucket.
 func loggerReason(l *v1beta1.LoggerSpec) string {
 	if l.URL == nil || *l.URL == "" {
 		return "nothing is logged without a collector: name its http or https address in url"
@@ -88,10 +87,10 @@ func loggerReason(l *v1beta1.LoggerSpec) string {
 	switch {
 	case err != nil || u.Host == "" && (u.Scheme == "http" || u.Scheme == "https"):
 		return "this is no address that entries can be posted to: give one such as http://collector.default"
-	case u.Scheme == "s3" || u.Scheme == "gs" || strings.HasPrefix(u.Scheme, "abfs"):
-		return fmt.Sprintf("logging to %s:// isn't there yet: name a collector of CloudEvents by http or https", u.Scheme)
-	case u.Scheme != "http" && u.Scheme != "https":
-		return fmt.Sprintf("a scheme %q isn't known here: name a collector of CloudEvents by http or https", u.Scheme)
+	case stores(u.Scheme) && u.Host == "":
+		return fmt.Sprintf("this names no bucket: give an address such as %s://bucket/folder", u.Scheme)
+	case u.Scheme != "http" && u.Scheme != "https" && !stores(u.Scheme):
+		return fmt.Sprintf("a scheme %q isn't known here: name a collector of CloudEvents by http or https, or a bucket by s3, gs or abfs", u.Scheme)
 	}
 	return ""
 }
@@ -111,7 +110,9 @@ func pipelineNotInEffect(is *v1beta1.InferenceService) []NotInEffect {
 				at = at.Child("url")
 			}
 			out = append(out, NotInEffect{Field: at.String(), Reason: reason})
+			continue
 		}
+		out = append(out, storeNotInEffect(ext.Logger, field.NewPath("spec", string(c), "logger"))...)
 	}
 	for i := range is.Spec.Canary {
 		at := field.NewPath("spec", "canary").Index(i).Child("predictor")

@@ -27,9 +27,32 @@ func TestPayloadLogOf(t *testing.T) {
 		"an empty address": {is: logged(v1beta1.LoggerSpec{Mode: v1beta1.LogAll, URL: ptr("")}, nil)},
 		"no host":          {is: logged(v1beta1.LoggerSpec{Mode: v1beta1.LogAll, URL: ptr("http:///in")}, nil)},
 		"not a URL":        {is: logged(v1beta1.LoggerSpec{Mode: v1beta1.LogAll, URL: ptr("http://%zz")}, nil)},
-		"a bucket":         {is: logged(v1beta1.LoggerSpec{Mode: v1beta1.LogAll, URL: ptr("s3://bucket/x")}, nil)},
-		"requests":         {is: logged(v1beta1.LoggerSpec{Mode: v1beta1.LogRequest, URL: sink}, nil), want: &spec.PayloadLog{URL: *sink, Requests: true}},
-		"responses":        {is: logged(v1beta1.LoggerSpec{Mode: v1beta1.LogResponse, URL: sink}, nil), want: &spec.PayloadLog{URL: *sink, Responses: true}},
+		"no bucket":        {is: logged(v1beta1.LoggerSpec{Mode: v1beta1.LogAll, URL: ptr("s3:///x")}, nil)},
+		"a bucket": {
+			is: logged(v1beta1.LoggerSpec{Mode: v1beta1.LogRequest, URL: ptr("s3://bucket/x"), MarshallerURL: "http://localhost:9083/marshal"}, nil),
+			want: &spec.PayloadLog{URL: "s3://bucket/x", Requests: true, Store: &spec.PayloadStore{
+				Format: "json", BatchSize: 1, ServiceAccount: "logger-sa",
+			}},
+		},
+		"a bucket with all that can be said of it": {
+			is: logged(v1beta1.LoggerSpec{
+				Mode: v1beta1.LogRequest, URL: ptr("gs://bucket"), MarshallerURL: "http://m/x", BatchSize: ptr(5), BatchInterval: ptr("10s"),
+				Storage: &v1beta1.LoggerStorageSpec{ServiceAccountName: "sa", StorageSpec: v1beta1.StorageSpec{
+					Path: ptr("logs"), StorageKey: ptr("k"),
+					Parameters: &map[string]string{"format": "parquet", "region": "r", "endpoint_url": "http://e"},
+				}},
+			}, map[string]string{"serving.kserve.io/storageSecretName": "mine"}),
+			want: &spec.PayloadLog{URL: "gs://bucket", Requests: true, Store: &spec.PayloadStore{
+				Path: "logs", Format: "parquet", Marshaller: "http://m/x", BatchSize: 5, BatchInterval: 10 * time.Second,
+				Secret: "mine", Key: "k", ServiceAccount: "sa", Region: "r", Endpoint: "http://e",
+			}},
+		},
+		"an interval without a size": {
+			is:   logged(v1beta1.LoggerSpec{Mode: v1beta1.LogRequest, URL: ptr("abfs://c@a.dfs.core.windows.net"), BatchInterval: ptr("10s")}, nil),
+			want: &spec.PayloadLog{URL: "abfs://c@a.dfs.core.windows.net", Requests: true, Store: &spec.PayloadStore{Format: "json", BatchSize: 1, ServiceAccount: "logger-sa"}},
+		},
+		"requests":  {is: logged(v1beta1.LoggerSpec{Mode: v1beta1.LogRequest, URL: sink}, nil), want: &spec.PayloadLog{URL: *sink, Requests: true}},
+		"responses": {is: logged(v1beta1.LoggerSpec{Mode: v1beta1.LogResponse, URL: sink}, nil), want: &spec.PayloadLog{URL: *sink, Responses: true}},
 		"all, with what the service and the component have of the metadata": {
 			is: logged(v1beta1.LoggerSpec{
 				Mode: v1beta1.LogAll, URL: sink, MetadataHeaders: []string{"x-tenant"}, MetadataAnnotations: []string{"team", "own", "missing"},

@@ -34,6 +34,7 @@ func validateExtension(e *v1beta1.ComponentExtensionSpec, is *v1beta1.InferenceS
 		if st := l.Storage; st != nil && (st.Path == nil || st.Parameters == nil || st.StorageKey == nil) {
 			errs = append(errs, field.Required(at.Child("logger", "storage"), "path, parameters and key are all needed"))
 		}
+		errs = append(errs, validateLogger(l, at.Child("logger"))...)
 	}
 	if b := e.Batcher; b != nil {
 		for name, n := range map[string]*int{"maxBatchSize": b.MaxBatchSize, "maxLatency": b.MaxLatency, "timeout": b.Timeout} {

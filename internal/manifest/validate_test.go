@@ -243,6 +243,12 @@ func TestValidate(t *testing.T) {
 			}),
 			want: []string{"logger.storage: Required value: path, parameters and key"},
 		},
+		"a logger whose batches can't be": {
+			is: with(func(s is) {
+				s.Spec.Predictor.Logger = &v1beta1.LoggerSpec{Mode: "all", BatchSize: ptr(-1), BatchInterval: ptr("soon"), MarshallerURL: "marshal"}
+			}),
+			want: []string{"logger.batchSize: Invalid value: -1", `logger.batchInterval: Invalid value: "soon"`, `logger.marshallerUrl: Invalid value: "marshal"`},
+		},
 		"a logger without a mode": {is: with(func(s is) { s.Spec.Predictor.Logger = &v1beta1.LoggerSpec{} }), want: []string{`logger.mode: Unsupported value: "": supported values: "all", "request", "response"`}},
 		"a negative limit and time": {is: with(func(s is) {
 			s.Spec.Predictor.ContainerConcurrency, s.Spec.Predictor.TimeoutSeconds = ptr[int64](-1), ptr[int64](-1)

@@ -255,6 +255,17 @@ func TestACollectorOfOneNameIsInTheServicesNamespace(t *testing.T) {
 			if inCluster && got != want || !inCluster && got != url || log.URL != url {
 				t.Errorf("%s, in a cluster %v: %s, want %s", url, inCluster, got, want)
 			}
+			log = &spec.PayloadLog{URL: "s3://bucket/x", Store: &spec.PayloadStore{Marshaller: url}}
+			stored := routing.Line(routing.Service{
+				Key: spec.ServiceKey{Namespace: "team", Name: "iris"}, InCluster: inCluster,
+				Components: []routing.Component{{Name: spec.Predictor, Log: log}},
+			}).Components[spec.Predictor].Log
+			if got := stored.Store.Marshaller; inCluster && got != want || !inCluster && got != url || log.Store.Marshaller != url {
+				t.Errorf("a marshaller %s, in a cluster %v: %s, want %s", url, inCluster, got, want)
+			}
+			if stored.URL != log.URL {
+				t.Errorf("a bucket became %s", stored.URL)
+			}
 		}
 	}
 }

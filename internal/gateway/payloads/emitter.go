@@ -13,8 +13,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"stationmaster.dev/stationmaster/internal/objectstore"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
+
+// Objects takes files. Errors are as objectstore.Stores has them.
+type Objects interface {
+	Put(ctx context.Context, p objectstore.Place, from objectstore.Source, key, contentType string, data []byte) error
+}
 
 // Config is what an emitter needs. Zero fields mean the default given.
 type Config struct {
@@ -31,6 +37,8 @@ type Config struct {
 	Pause time.Duration
 	// Timeout bounds one try; 10 s.
 	Timeout time.Duration
+	// Objects takes the files of events that are stored; nil refuses them.
+	Objects Objects
 	// Metrics takes the emitter's metrics; nil keeps them unregistered.
 	Metrics prometheus.Registerer
 	// Logger hears of collectors that fail, once for each streak of failures. Nil discards.
@@ -62,12 +70,12 @@ func (c Config) withDefaults() Config {
 const (
 	delivered = "delivered"
 	dropped   = "dropped"  // the queue was full, or the gateway ended
-	failed    = "failed"   // the collector couldn't be reached, or failed, each time
-	rejected  = "rejected" // the collector doesn't want it
+	failed    = "failed"   // the collector or the store couldn't be reached, or failed, each time
+	rejected  = "rejected" // the collector or the store doesn't want it
 )
 
-// Emitter sends events to their collectors. Without events it costs nothing: a collector has
-// goroutines only while something waits for it. It is safe for concurrent use.
+// Emitter sends events to their collectors and stores. Without events it costs nothing: a sink has
+// goroutines only while something is due for it. It is safe for concurrent use.
 type Emitter struct {
 	cfg    Config
 	client *http.Client
@@ -81,17 +89,42 @@ type Emitter struct {
 
 	mu     sync.Mutex
 	closed bool
-	sinks  map[string]*sink
+	sinks  map[place]*sink
 	// seen are the services that have a series.
 	seen  map[spec.ServiceKey]bool
 	count int
 	bytes int
+	// gathering is how many events wait for others to fill a file.
+	gathering int
 }
 
-// sink is what waits for one collector.
+// place is where events go together: a collector or, with store, the files of one kind of one
+// component, whose names say that.
+type place struct {
+	url       string
+	store     spec.PayloadStore
+	service   spec.ServiceKey
+	component spec.Component
+	kind      Kind
+}
+
+func placeOf(ev *Event) place {
+	if ev.Store == nil {
+		return place{url: ev.URL}
+	}
+	return place{ev.URL, *ev.Store, ev.Service, ev.Component, ev.Kind}
+}
+
+// sink is what waits for one place.
 type sink struct {
-	queue   []*Event
-	count   int // waiting or on their way
+	at place
+	// gathered are events that wait for others; timer ends that, and is nil while there are none.
+	gathered      []*Event
+	gatheredBytes int
+	timer         *time.Timer
+	// queue are parcels that are due: single events for a collector, files' worth for a store.
+	queue   [][]*Event
+	count   int // gathered, due, or on their way
 	bytes   int
 	senders int
 	failing bool
@@ -100,7 +133,7 @@ type sink struct {
 // New makes an emitter. It starts nothing before the first event; Close ends it.
 func New(cfg Config) (*Emitter, error) {
 	e := &Emitter{
-		cfg: cfg.withDefaults(), sinks: map[string]*sink{}, seen: map[spec.ServiceKey]bool{},
+		cfg: cfg.withDefaults(), sinks: map[place]*sink{}, seen: map[spec.ServiceKey]bool{},
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "stationmaster_payload_events_total",
 			Help: "Logged requests and answers, by what became of their events.",
@@ -131,11 +164,11 @@ const eventCost = 1 << 10
 
 // Emit puts an event in line and never blocks. One that finds no room is dropped and counted.
 func (e *Emitter) Emit(ev *Event) {
-	cost := len(ev.Data) + eventCost
+	at, cost := placeOf(ev), len(ev.Data)+eventCost
 	e.mu.Lock()
-	s := e.sinks[ev.URL]
+	s := e.sinks[at]
 	if s == nil {
-		s = &sink{}
+		s = &sink{at: at}
 	}
 	if e.closed || e.count >= e.cfg.MaxEvents || e.bytes+cost > e.cfg.MaxBytes ||
 		2*s.count >= e.cfg.MaxEvents || 2*(s.bytes+cost) > e.cfg.MaxBytes {
@@ -143,22 +176,88 @@ func (e *Emitter) Emit(ev *Event) {
 		e.counted(ev, dropped)
 		return
 	}
-	e.sinks[ev.URL] = s
+	e.sinks[at] = s
 	e.count, s.count = e.count+1, s.count+1
 	e.bytes, s.bytes = e.bytes+cost, s.bytes+cost
 	e.queued.Set(float64(e.count))
-	s.queue = append(s.queue, ev)
-	if s.senders < e.cfg.Senders {
-		s.senders++
-		e.wg.Go(func() { e.send(s) })
+	s.gathered, s.gatheredBytes = append(s.gathered, ev), s.gatheredBytes+cost
+	e.gathering++
+	switch {
+	case 2*e.count >= e.cfg.MaxEvents || 2*e.bytes >= e.cfg.MaxBytes:
+		// What waits for others must not take the room of what could go.
+		e.due(s)
+		if e.gathering > 0 {
+			for _, other := range e.sinks {
+				e.due(other)
+			}
+		}
+	case e.full(s):
+		e.due(s)
+	case s.timer == nil:
+		e.wg.Add(1)
+		s.timer = time.AfterFunc(at.patience(), func() {
+			defer e.wg.Done()
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			s.timer = nil
+			e.due(s)
+		})
 	}
 	e.mu.Unlock()
 }
 
-// Prune drops the series of services that keep doesn't want, so that labels stay bounded.
+// longestWait is how long an entry waits for others where the logger names no interval.
+const longestWait = 5 * time.Minute
+
+// patience is how long an event waits for others there.
+func (p *place) patience() time.Duration {
+	if p.store.BatchInterval > 0 {
+		return p.store.BatchInterval
+	}
+	return longestWait
+}
+
+// maxGathered bounds one file's events in bytes.
+const maxGathered = 8 << 20
+
+// full reports whether what a sink has gathered goes now. Called with e.mu held.
+func (e *Emitter) full(s *sink) bool {
+	n := len(s.gathered)
+	return n >= s.at.store.BatchSize || s.gatheredBytes >= maxGathered ||
+		4*n >= e.cfg.MaxEvents || 4*s.gatheredBytes >= e.cfg.MaxBytes
+}
+
+// due ends the gathering of a sink. Called with e.mu held.
+func (e *Emitter) due(s *sink) {
+	if s.timer != nil && s.timer.Stop() {
+		s.timer = nil
+		e.wg.Done()
+	}
+	if len(s.gathered) == 0 {
+		return
+	}
+	e.gathering -= len(s.gathered)
+	s.queue = append(s.queue, s.gathered)
+	s.gathered, s.gatheredBytes = nil, 0
+	if s.senders < e.cfg.Senders {
+		s.senders++
+		e.wg.Go(func() { e.send(s) })
+	}
+}
+
+// Prune drops the series of services that keep doesn't want, so that labels stay bounded, and lets
+// go what waits of them.
 func (e *Emitter) Prune(keep func(spec.ServiceKey) bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	for at, s := range e.sinks {
+		if at.service != (spec.ServiceKey{}) && !keep(at.service) {
+			e.due(s)
+			if s.count == 0 {
+				delete(e.sinks, at)
+			}
+		}
+	}
 	for key := range e.seen {
 		if !keep(key) {
 			delete(e.seen, key)
@@ -172,6 +271,9 @@ func (e *Emitter) Prune(keep func(spec.ServiceKey) bool) {
 func (e *Emitter) Close(ctx context.Context) {
 	e.mu.Lock()
 	e.closed = true
+	for _, s := range e.sinks {
+		e.due(s)
+	}
 	e.mu.Unlock()
 	stop := context.AfterFunc(ctx, e.end)
 	e.wg.Wait()
@@ -180,7 +282,7 @@ func (e *Emitter) Close(ctx context.Context) {
 	e.client.CloseIdleConnections()
 }
 
-// send takes events from a collector's queue until it is empty.
+// send takes parcels from a sink's queue until it is empty.
 func (e *Emitter) send(s *sink) {
 	for {
 		e.mu.Lock()
@@ -190,17 +292,20 @@ func (e *Emitter) send(s *sink) {
 			e.mu.Unlock()
 			return
 		}
-		ev := s.queue[0]
+		parcel := s.queue[0]
 		s.queue[0] = nil
 		s.queue = s.queue[1:]
 		e.mu.Unlock()
 
-		result, err := e.deliver(ev)
-		e.counted(ev, result)
+		result, err := e.deliver(&s.at, parcel)
+		cost := 0
+		for _, ev := range parcel {
+			e.counted(ev, result)
+			cost += len(ev.Data) + eventCost
+		}
 
 		e.mu.Lock()
-		cost := len(ev.Data) + eventCost
-		e.count, s.count = e.count-1, s.count-1
+		e.count, s.count = e.count-len(parcel), s.count-len(parcel)
 		e.bytes, s.bytes = e.bytes-cost, s.bytes-cost
 		e.queued.Set(float64(e.count))
 		first := err != nil && !s.failing && result != dropped
@@ -208,25 +313,30 @@ func (e *Emitter) send(s *sink) {
 			s.failing = err != nil
 		}
 		if s.count == 0 && !s.failing {
-			delete(e.sinks, ev.URL)
+			delete(e.sinks, s.at)
 		}
 		e.mu.Unlock()
 		if first {
-			e.cfg.Logger.Warn("a collector of payloads takes no events; those that fail are counted",
-				"service", ev.Service.String(), "component", string(ev.Component), "err", err)
+			e.cfg.Logger.Warn("a collector or a store of payloads takes no events; those that fail are counted",
+				"service", parcel[0].Service.String(), "component", string(parcel[0].Component), "err", err)
 		}
 	}
 }
 
-// deliver sends an event until the collector has it, refuses it, or the tries are used up.
-func (e *Emitter) deliver(ev *Event) (result string, err error) {
+// deliver sends a parcel until its place has it, refuses it, or the tries are used up.
+func (e *Emitter) deliver(at *place, parcel []*Event) (result string, err error) {
+	try := func() (bool, error) { return e.post(parcel[0]) }
+	if at.store != (spec.PayloadStore{}) {
+		f := &file{events: parcel}
+		try = func() (bool, error) { return e.put(f) }
+	}
 	pause := e.cfg.Pause
-	for try := 1; ; try++ {
+	for tries := 1; ; tries++ {
 		if e.ctx.Err() != nil {
 			return dropped, err
 		}
 		var again bool
-		if again, err = e.post(ev); err == nil {
+		if again, err = try(); err == nil {
 			return delivered, nil
 		}
 		switch {
@@ -234,7 +344,7 @@ func (e *Emitter) deliver(ev *Event) (result string, err error) {
 			return dropped, err
 		case !again:
 			return rejected, err
-		case try >= e.cfg.Tries:
+		case tries >= e.cfg.Tries:
 			return failed, err
 		}
 		timer := time.NewTimer(pause/2 + rand.N(pause))
@@ -267,7 +377,7 @@ func (e *Emitter) post(ev *Event) (again bool, _ error) {
 	switch {
 	case resp.StatusCode/100 == 2:
 		return false, nil
-	case resp.StatusCode >= 500, resp.StatusCode == http.StatusTooManyRequests, resp.StatusCode == http.StatusRequestTimeout:
+	case retryable(resp.StatusCode):
 		again = true
 	}
 	return again, errors.New("the collector answered " + resp.Status)

@@ -1,5 +1,5 @@
-// Package payloads tells collectors what went through the gateway, as CloudEvents over HTTP, and
-// never makes a request wait for that.
+// Package payloads tells collectors what went through the gateway, as CloudEvents over HTTP, or
+// stores it as files of a bucket, and never makes a request wait for that.
 package payloads
 
 import (
@@ -29,12 +29,14 @@ const (
 // types are the kinds as KServe's logger names them (pkg/logger/worker.go).
 var types = [...]string{Request: "org.kubeflow.serving.inference.request", Response: "org.kubeflow.serving.inference.response"}
 
-// Event is a request or an answer on its way to a collector. An event isn't changed once it was
-// given to an Emitter.
+// Event is a request or an answer on its way to a collector or a bucket. An event isn't changed
+// once it was given to an Emitter.
 type Event struct {
-	// URL is the collector's.
-	URL  string
-	Kind Kind
+	// URL is the collector's or, with Store, the bucket's.
+	URL string
+	// Store says how the event is stored; nil means that it is told to a collector.
+	Store *spec.PayloadStore
+	Kind  Kind
 	// ID is the same for a request and its answer; it stands in a header field as it is.
 	ID string
 	// Source names the replica that answers, or what stands for it.
