@@ -180,6 +180,7 @@ func (c *Controller) desired(s *service) plan.Desired {
 				*name = ""
 			}
 		}
+		last.Aside = slices.DeleteFunc(slices.Clone(last.Aside), func(name string) bool { return comp.revision(name) == nil })
 		last.Draining = slices.DeleteFunc(slices.Clone(last.Draining), func(d plan.Drain) bool { return comp.revision(d.Revision) == nil })
 		last.Variants = slices.DeleteFunc(slices.Clone(last.Variants), func(v plan.Variant) bool { return comp.revision(v.Revision) == nil })
 		pc.Last = last
@@ -195,8 +196,11 @@ func (c *Controller) desired(s *service) plan.Desired {
 func rolloutOf(cs v1beta1.ComponentStatusSpec) plan.Rollout {
 	r := plan.Rollout{Latest: cs.LatestCreatedRevision, RolledOut: cs.LatestRolledoutRevision, Previous: cs.PreviousRolledoutRevision}
 	for _, t := range cs.Traffic {
-		if t.RevisionName == r.Latest && t.Percent != nil {
+		switch {
+		case t.RevisionName == r.Latest && t.Percent != nil:
 			r.Share = int(*t.Percent)
+		case t.RevisionName != r.Latest && t.RevisionName != r.RolledOut && t.Tag == "":
+			r.Aside = append(r.Aside, t.RevisionName) // or one of spec.canary, which plan tells apart
 		}
 	}
 	return r

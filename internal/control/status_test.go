@@ -1,13 +1,18 @@
 package control
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+	"stationmaster.dev/stationmaster/internal/manifest"
+	"stationmaster.dev/stationmaster/internal/plan"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -117,5 +122,27 @@ func TestConditionKeepsItsTransitionTimeWhileItsStatusStays(t *testing.T) {
 	c.set(v1beta1.ConditionPredictorReady, verdict{status: corev1.ConditionTrue}, "")
 	if !c.list[0].LastTransitionTime.Time.Equal(t0) || !c.list[1].LastTransitionTime.Time.Equal(t0.Add(time.Hour)) {
 		t.Errorf("transition times %v and %v", c.list[0].LastTransitionTime, c.list[1].LastTransitionTime)
+	}
+}
+
+// A revision that took over in part, before the manifest went another way, has traffic and no tag;
+// after a restart that is known from the status.
+func TestARevisionSetAsideIsRememberedAndHasNoTag(t *testing.T) {
+	share := func(name, tag string, percent int64) v1beta1.TrafficTarget {
+		return v1beta1.TrafficTarget{RevisionName: name, Tag: tag, Percent: &percent}
+	}
+	last := rolloutOf(v1beta1.ComponentStatusSpec{
+		LatestCreatedRevision: "r3", LatestRolledoutRevision: "r1",
+		Traffic: []v1beta1.TrafficTarget{share("r3", manifest.TagLatest, 25), share("r1", manifest.TagPrevious, 25), share("r2", "", 25), share("r4", "blue", 25)},
+	})
+	if !slices.Equal(last.Aside, []string{"r2"}) || last.Share != 25 {
+		t.Errorf("%+v", last)
+	}
+	s := &service{plan: plan.Plan{Rollouts: []plan.Rollout{{Component: spec.Predictor, Latest: "r3", RolledOut: "r1", Aside: []string{"r2"}}}}}
+	comp := &component{name: spec.Predictor, latest: &smv1alpha1.Revision{ObjectMeta: metav1.ObjectMeta{Name: "r3"}}}
+	for revision, want := range map[string]string{"r3": manifest.TagLatest, "r1": manifest.TagPrevious, "r2": ""} {
+		if got := s.tag(comp, revision); got != want {
+			t.Errorf("%s has the tag %q, want %q", revision, got, want)
+		}
 	}
 }

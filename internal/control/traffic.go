@@ -127,6 +127,11 @@ func (s *service) tag(comp *component, revision string) string {
 			return ""
 		}
 	}
+	for _, r := range s.plan.Rollouts {
+		if r.Component == comp.name && slices.Contains(r.Aside, revision) {
+			return "" // it is neither what comes nor what goes back
+		}
+	}
 	return manifest.TagPrevious
 }
 

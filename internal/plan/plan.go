@@ -49,8 +49,8 @@ type Component struct {
 	// Recreate stops the revision that was rolled out before Latest starts, where one takes over all
 	// traffic: for what hasn't room for both. Requests are refused meanwhile.
 	Recreate bool
-	// Rolling is how Latest takes over where it gets all traffic at once; an edit back to the one
-	// that was rolled out ends it, and what it had started goes.
+	// Rolling is how Latest takes over where it gets all traffic at once; an edit on
+	// the way turns it to where that leads, replica by replica from what is ready then.
 	Rolling Rolling
 	// Guard, if there is one, moves traffic to Latest step by step, as far as Canary lets it, and
 	// takes it back where what was counted exceeds a limit; Over and Recreate don't count then.
@@ -106,6 +106,9 @@ type Rollout struct {
 	Guarded Guarded
 	// Variants are those that run.
 	Variants []Variant
+	// Aside are revisions that took over in part, by Component.Rolling, before the manifest asked for
+	// another: what is ready of them has its share until Latest can do without.
+	Aside []string
 	// Draining are revisions that lost their traffic and run on for Desired.Drain.
 	Draining []Drain
 	// Asleep is since when nothing is wanted of RolledOut, though it has its share still, until a
@@ -249,6 +252,7 @@ func (r *rollout) exists(is func(revision string) bool) bool {
 
 func (r *rollout) step(p *Plan) {
 	n := r.replicasOfLatest()
+	r.setAside()
 	rolling := r.rolls()
 	all := r.ready(r.Latest) >= n
 	enough := all || rolling && r.turned()
@@ -258,8 +262,17 @@ func (r *rollout) step(p *Plan) {
 	if !shifting {
 		r.next.Shift = Shift{}
 	}
+	base := r.shares
+	if rolling {
+		base = r.byReady
+	}
 	switch {
 	case shifting:
+	case rolling:
+		r.next.Share = 0
+		if by := r.byReady(); len(by) > 0 && by[0].Revision == r.Latest {
+			r.next.Share = by[0].Percent
+		}
 	case stable == r.Latest:
 		r.next.Share = 100
 	case enough && (stable == "" || r.percent == 100):
@@ -270,8 +283,6 @@ func (r *rollout) step(p *Plan) {
 		r.next.RolledOut, r.next.Share = r.Latest, 100
 	case enough:
 		r.next.Share = r.percent
-	case rolling:
-		r.next.Share = r.turnShare()
 	case r.Last.Latest != r.Latest: // a variant that is promoted keeps its share meanwhile
 		r.next.Share = 0
 		for _, v := range r.Last.Variants {
@@ -282,16 +293,14 @@ func (r *rollout) step(p *Plan) {
 	default: // it lost replicas, or gets more of them: it keeps what it had
 		r.next.Share = min(r.Last.Share, r.percent)
 	}
-	if old := r.Last.Latest; old != r.Latest && old != stable {
-		r.drain(old)
-	}
 	r.next.Latest = r.Latest
 	r.next.Settled = all && r.back == "" && (r.next.RolledOut == r.Latest || r.next.Share == r.percent)
 	r.begun(p, enough)
 
 	stays := r.Replicas
+	var aside []int
 	if rolling {
-		n, stays = r.turns()
+		n, stays, aside = r.turns()
 	}
 	if n > 0 {
 		p.assign(r.Component, r.Latest, n)
@@ -299,13 +308,16 @@ func (r *rollout) step(p *Plan) {
 	if serving := r.next.RolledOut; serving != "" && serving != r.Latest {
 		p.assign(r.Component, serving, stays)
 	}
+	for i, n := range aside {
+		p.assign(r.Component, r.next.Aside[i], n)
+	}
 	if r.back != "" {
 		p.assign(r.Component, r.back, r.Replicas)
 	}
 	p.again(r.nextStep())
 	r.variants(p)
 	r.keepDraining(p)
-	p.Traffic = append(p.Traffic, r.withVariants(r.shares())...)
+	p.Traffic = append(p.Traffic, r.withVariants(base())...)
 	p.Rollouts = append(p.Rollouts, r.next)
 }
 

@@ -221,6 +221,7 @@ func drawComponent(t *rapid.T) plan.Component {
 		drawGuard(t, &c)
 	}
 	c.Rolling = drawRolling(t)
+	c.Last.Aside = rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"r1", "r2", "r3"}), 0, 2, rapid.ID).Draw(t, "aside")
 	left := 100
 	for _, r := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"r1", "r2", "r3"}), 0, 3, rapid.ID).Draw(t, "variants") {
 		v := plan.Variant{Revision: r, Percent: rapid.IntRange(0, left).Draw(t, "variant percent"), Replicas: rapid.IntRange(0, 2).Draw(t, "variant replicas")}
