@@ -32,6 +32,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/gateway"
 	"stationmaster.dev/stationmaster/internal/manifest"
 	"stationmaster.dev/stationmaster/internal/measure"
+	"stationmaster.dev/stationmaster/internal/modelwatch"
 	"stationmaster.dev/stationmaster/internal/objectstore"
 	"stationmaster.dev/stationmaster/internal/platform/kube"
 	"stationmaster.dev/stationmaster/internal/route"
@@ -108,7 +109,9 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 	}
 	var board demand.Board
 	var ledger demand.Ledger
+	watch := modelwatch.New(cfg.Logger)
 	settings := control.Config{
+		Models: watch,
 		Domain: cfg.Domain,
 		HTTP:   net.JoinHostPort(cfg.Domain, fmt.Sprint(cfg.HTTPPort)), GRPC: net.JoinHostPort(cfg.Domain, fmt.Sprint(cfg.GRPCPort)),
 		ComponentAddress: func(k spec.ServiceKey, c spec.Component) string {
@@ -150,6 +153,7 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 	autoscaler := autoscale.New(&board, cfg.Logger)
 	g.run("autoscale", autoscaler.Run)
 	g.run("measure", measure.New(&board, nil, cfg.Logger).Run)
+	g.run("models", watch.Run)
 	load := newGateways(cfg.Namespace, cfg.Gateway, reporters{autoscaler, &ledger}, cfg.Logger)
 	g.run("load", func(ctx context.Context) error { return load.run(ctx, config) })
 	ready.Store(true)

@@ -27,6 +27,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/kubeapi"
 	"stationmaster.dev/stationmaster/internal/measure"
 	"stationmaster.dev/stationmaster/internal/modelstore"
+	"stationmaster.dev/stationmaster/internal/modelwatch"
 	"stationmaster.dev/stationmaster/internal/objectstore"
 	"stationmaster.dev/stationmaster/internal/platform/local"
 	"stationmaster.dev/stationmaster/internal/route"
@@ -50,6 +51,7 @@ type standalone struct {
 	api        *kubeapi.Server
 	store      *modelstore.Store
 	stores     *objectstore.Stores
+	watch      *modelwatch.Watch
 	platform   *local.Platform
 	control    *control.Controller
 	autoscaler *autoscale.Loop
@@ -165,7 +167,9 @@ func (s *standalone) buildPlatform() error {
 		return fmt.Errorf("open local platform: %w", err)
 	}
 	port := s.http.Addr().(*net.TCPAddr).Port
+	s.watch = modelwatch.New(s.cfg.Logger)
 	s.control = control.New(control.Config{
+		Models: s.watch,
 		Domain: s.cfg.Domain, HTTP: s.gateway.Addrs().HTTP, GRPC: s.gateway.Addrs().GRPC,
 		ComponentAddress: newAddresses(port).of, OneMachine: true, Scaling: &s.board, Evidence: &s.ledger, Logger: s.cfg.Logger,
 		ModelAt: func(namespace, uri string) string {
@@ -206,6 +210,7 @@ func (s *standalone) close() {
 //	gateway   answers requests                       reads: table
 //	autoscale load → replicas                        reads: load, board
 //	measure   metrics to scale on                    reads: board, platform
+//	models    what replicas say of trained models    reads: control
 //	admin     health and metrics                     reads: all
 func (s *standalone) run(ctx context.Context, objects []*unstructuredObject) error {
 	// Parts outlive ctx: they are stopped one after another below.
@@ -263,6 +268,7 @@ func (s *standalone) run(ctx context.Context, objects []*unstructuredObject) err
 	front.run("gateway", s.gateway.Run)
 	controllers.run("autoscale", s.autoscaler.Run)
 	controllers.run("measure", s.meter.Run)
+	controllers.run("models", s.watch.Run)
 	controllers.run("load", func(ctx context.Context) error { return followLoad(ctx, &s.load, reporters{s.autoscaler, &s.ledger}) })
 
 	err = s.serve(ctx, c, objects, before, back, engines, controllers, front)

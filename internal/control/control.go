@@ -68,6 +68,9 @@ type Config struct {
 	// ModelAt returns where an engine that fetches a trained model itself finds what a URI of a
 	// namespace names. Nil means at the URI as it is written.
 	ModelAt func(namespace, uri string) string
+	// Models tells what replicas say of trained models. Nil means that nobody asks them, so that a
+	// model counts as served once they were told of it.
+	Models ModelWatch
 	// Drain is how long a revision runs on after its traffic moved away: as long as those who
 	// route may take to hear of it. Zero means plan.DrainDelay.
 	Drain time.Duration
@@ -126,9 +129,8 @@ type Controller struct {
 	routes   map[spec.ServiceKey]route.Service
 	graphs   map[spec.ServiceKey]route.Service
 	rollouts map[spec.ServiceKey]map[spec.Component]plan.Rollout
-	// lists holds the trained models that each service's engines were told to serve, with the
-	// generation that was told.
-	lists map[spec.ServiceKey]map[string]int64
+	// lists holds the trained models that each service's engines were told to serve.
+	lists map[spec.ServiceKey]map[string]told
 	// unseen are services that existed at the start and weren't looked at yet.
 	unseen map[spec.ServiceKey]bool
 }
@@ -150,7 +152,7 @@ func New(cfg Config, p platform.Platform, table *state.Topic[route.Table]) *Cont
 		routes:   map[spec.ServiceKey]route.Service{},
 		graphs:   map[spec.ServiceKey]route.Service{},
 		rollouts: map[spec.ServiceKey]map[spec.Component]plan.Rollout{},
-		lists:    map[spec.ServiceKey]map[string]int64{},
+		lists:    map[spec.ServiceKey]map[string]told{},
 		unseen:   map[spec.ServiceKey]bool{},
 	}
 }
@@ -210,9 +212,12 @@ func (c *Controller) Run(ctx context.Context, config *rest.Config) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.TrainedModel{}, byService, indexByService); err != nil {
 		return fmt.Errorf("index trained models: %w", err)
 	}
-	changed := make(chan event.GenericEvent)
-	if err := c.buildTrainedModel(mgr); err != nil {
+	changed, said := make(chan event.GenericEvent), make(chan event.GenericEvent)
+	if err := c.buildTrainedModel(mgr, said); err != nil {
 		return err
+	}
+	if err := mgr.Add(managerRunnable(func(ctx context.Context) error { return c.followModels(ctx, said) })); err != nil {
+		return fmt.Errorf("add watch of what replicas say: %w", err)
 	}
 	if err := c.build(mgr, changed); err != nil {
 		return err

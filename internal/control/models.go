@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -14,6 +15,7 @@ import (
 	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/manifest"
+	"stationmaster.dev/stationmaster/internal/modellist"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -44,6 +46,19 @@ func (s *service) multiModel() *smv1alpha1.Revision {
 	return nil
 }
 
+// told is what a service's engines were told of a trained model.
+type told struct {
+	generation int64
+	uri        string // as engines know it
+	// refused is why they weren't told of it as it is now. What they were told before stays true
+	// where before says so.
+	refused *modelRefusal
+	before  bool
+}
+
+// serves says whether engines have the model on their list, be it as it was before.
+func (t told) serves() bool { return t.refused == nil || t.before }
+
 // listModels writes the list of the models that the service's engines serve: the trained models
 // that name it and that it can serve.
 func (c *Controller) listModels(ctx context.Context, s *service) error {
@@ -55,64 +70,114 @@ func (c *Controller) listModels(ctx context.Context, s *service) error {
 	if err != nil {
 		return err
 	}
-	var serve []*v1alpha1.TrainedModel
-	s.models = map[string]int64{}
-	for i := range all {
-		if tm := &all[i]; tm.DeletionTimestamp.IsZero() && c.refusalOf(tm, rev) == nil {
-			serve = append(serve, tm)
-			s.models[tm.Name] = tm.Generation
-		}
+	var have corev1.ConfigMap
+	have.Namespace, have.Name = s.key.Namespace, manifest.ModelListName(s.key.Name)
+	err = c.client.Get(ctx, client.ObjectKeyFromObject(&have), &have)
+	absent := apierrors.IsNotFound(err)
+	if err != nil && !absent {
+		return fmt.Errorf("read the list of models: %w", err)
 	}
-	text, err := manifest.ModelList(serve, func(tm *v1alpha1.TrainedModel) string {
-		if c.cfg.ModelAt != nil {
-			return c.cfg.ModelAt(tm.Namespace, tm.Spec.Model.StorageURI)
-		}
-		return tm.Spec.Model.StorageURI
-	})
+	var list []modellist.Model
+	list, s.models = c.modelsToList(all, rev, linesOf(have.Data[manifest.ModelListKey]))
+	text, err := modellist.Encode(list)
 	if err != nil {
 		return err
 	}
 	want := map[string]string{manifest.ModelListKey: text}
-	var have corev1.ConfigMap
-	have.Namespace, have.Name = s.key.Namespace, manifest.ModelListName(s.key.Name)
-	err = c.client.Get(ctx, client.ObjectKeyFromObject(&have), &have)
 	switch {
-	case apierrors.IsNotFound(err):
+	case absent:
 		have.Labels = map[string]string{labelService: s.key.Name}
 		have.OwnerReferences = []metav1.OwnerReference{owner(s.asWritten)}
 		have.Data = want
 		if err := c.client.Create(ctx, &have); err != nil {
 			return fmt.Errorf("create the list of models: %w", err)
 		}
-	case err != nil:
-		return fmt.Errorf("read the list of models: %w", err)
 	case !maps.Equal(have.Data, want):
 		before := have.DeepCopy()
 		have.Data = want
 		if err := c.client.Patch(ctx, &have, client.MergeFrom(before)); err != nil {
 			return fmt.Errorf("write the list of models: %w", err)
 		}
+	default:
+		return nil
 	}
+	s.relisted = true
 	return nil
 }
 
-// listed remembers what a service's engines were told to serve.
-func (c *Controller) listed(s *service) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if s.models == nil {
-		delete(c.lists, s.key)
-		return
+// linesOf are the models of a list that was written before, by name; none where it can't be read.
+func linesOf(text string) map[string]modellist.Model {
+	lines, _ := modellist.Parse([]byte(text)) // somebody's own text is replaced
+	out := make(map[string]modellist.Model, len(lines))
+	for _, l := range lines {
+		out[l.Name] = l
 	}
-	c.lists[s.key] = s.models
+	return out
 }
 
-// isListed reports whether a service's engines were told of a trained model as it is now.
-func (c *Controller) isListed(tm *v1alpha1.TrainedModel) bool {
+// modelsToList decides which trained models go on a service's list. One whose bytes can't be had
+// from where they are now stays as it was listed before.
+func (c *Controller) modelsToList(all []v1alpha1.TrainedModel, rev *smv1alpha1.Revision, before map[string]modellist.Model) ([]modellist.Model, map[string]told) {
+	var list []modellist.Model
+	models := make(map[string]told, len(all))
+	for i := range all {
+		tm := &all[i]
+		if !tm.DeletionTimestamp.IsZero() {
+			continue
+		}
+		t := told{generation: tm.Generation, refused: c.refusalOf(tm, rev)}
+		line, listed := before[tm.Name]
+		switch {
+		case t.refused == nil:
+			t.uri = c.modelAt(tm, rev)
+			list = append(list, modellist.Model{Name: tm.Name, URI: t.uri, Framework: tm.Spec.Model.Framework, Memory: tm.Spec.Model.Memory.Value()})
+		case t.refused.reason == reasonNoStorage && listed:
+			t.uri, t.before = line.URI, true
+			list = append(list, line)
+		}
+		models[tm.Name] = t
+	}
+	return list, models
+}
+
+// modelAt returns where engines find what a trained model's URI names.
+func (c *Controller) modelAt(tm *v1alpha1.TrainedModel, _ *smv1alpha1.Revision) string {
+	if c.cfg.ModelAt != nil {
+		return c.cfg.ModelAt(tm.Namespace, tm.Spec.Model.StorageURI)
+	}
+	return tm.Spec.Model.StorageURI
+}
+
+// listed remembers what a service's engines were told to serve, and has those that run asked how
+// far they are.
+func (c *Controller) listed(s *service) {
+	c.mu.Lock()
+	if s.models == nil {
+		delete(c.lists, s.key)
+	} else {
+		c.lists[s.key] = s.models
+	}
+	c.mu.Unlock()
+	if c.cfg.Models == nil {
+		return
+	}
+	var ask []string
+	for _, r := range s.observed.Replicas {
+		rev := s.component(spec.Predictor).revision(r.Revision.Name)
+		if at := cmp.Or(r.Models, r.HTTP); len(s.models) > 0 && rev != nil && manifest.IsMultiModel(&rev.Spec) && r.Phase == spec.Ready && at != "" {
+			ask = append(ask, at)
+		}
+	}
+	c.cfg.Models.Follow(s.key, ask, s.relisted)
+}
+
+// toldOf returns what a service's engines were told of a trained model as it is now, and whether
+// they were.
+func (c *Controller) toldOf(tm *v1alpha1.TrainedModel) (told, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	generation, ok := c.lists[spec.ServiceKey{Namespace: tm.Namespace, Name: tm.Spec.InferenceService}][tm.Name]
-	return ok && generation == tm.Generation
+	t, ok := c.lists[spec.ServiceKey{Namespace: tm.Namespace, Name: tm.Spec.InferenceService}][tm.Name]
+	return t, ok && t.generation == tm.Generation
 }
 
 // modelNames are the names of the trained models that a service serves, sorted; nil for a service
@@ -121,7 +186,14 @@ func (s *service) modelNames() []string {
 	if s.models == nil {
 		return nil
 	}
-	return slices.Sorted(maps.Keys(s.models))
+	names := []string{}
+	for name, t := range s.models {
+		if t.serves() {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // removeModels deletes the list of a service that is deleted, and with it its trained models, as
@@ -143,5 +215,8 @@ func (c *Controller) removeModels(ctx context.Context, key spec.ServiceKey) erro
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.lists, key)
+	if c.cfg.Models != nil {
+		c.cfg.Models.Follow(key, nil, false)
+	}
 	return nil
 }

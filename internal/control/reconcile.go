@@ -39,9 +39,11 @@ type service struct {
 	// runtimeName and runtimeKind name the predictor's runtime; empty for a custom container.
 	runtimeName, runtimeKind string
 	notInEffect              []manifest.NotInEffect
-	// models are the trained models that it serves, with their generations; nil where it serves
+	// models are the trained models that name it, and what engines are told of them; nil where it serves
 	// one of its own.
-	models map[string]int64
+	models map[string]told
+	// relisted says that the list that engines read has changed.
+	relisted bool
 	// guard is how rollouts are guarded, nil if they aren't.
 	guard *spec.Guard
 }

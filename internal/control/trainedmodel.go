@@ -16,8 +16,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
@@ -33,13 +35,14 @@ const listLag = 50 * time.Millisecond
 // their service's reconcile writes.
 type trainedModel struct{ c *Controller }
 
-func (c *Controller) buildTrainedModel(mgr ctrl.Manager) error {
+func (c *Controller) buildTrainedModel(mgr ctrl.Manager, said chan event.GenericEvent) error {
 	skipNameCheck := true
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("trainedmodel").
 		// Our own writes wake us, too: what was decided on an old status is decided again.
 		For(&v1alpha1.TrainedModel{}).
 		Watches(&v1beta1.InferenceService{}, handler.EnqueueRequestsFromMapFunc(c.modelsOf)).
+		WatchesRawSource(source.Channel(said, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: 2, SkipNameValidation: &skipNameCheck,
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](20*time.Millisecond, longestRetry),
@@ -119,6 +122,7 @@ const (
 	reasonNoStorage       = "StorageNotSupported"
 	reasonInvalid         = "InvalidSpec"
 	reasonListing         = "Listing"
+	reasonLoading         = "Loading"
 )
 
 // modelRefusal is why a revision doesn't serve a trained model. An empty condition means that only
@@ -182,15 +186,17 @@ func (c *Controller) trainedModelStatus(ctx context.Context, tm *v1alpha1.Traine
 		default:
 			multi, framework, memory = yes, yes, yes
 			switch refused := c.refusalOf(tm, rev); {
-			case refused == nil && !c.isListed(tm):
-				rest = verdict{corev1.ConditionUnknown, reasonListing, "the service's engines are being told of the model"}
 			case refused == nil:
+				rest, memory = c.served(tm)
 			case refused.condition == v1alpha1.TrainedModelFrameworkSupported:
 				framework = no(refused.reason, refused.message)
 			case refused.condition == v1alpha1.TrainedModelMemoryAvailable:
 				memory = no(refused.reason, refused.message)
 			default:
 				rest = no(refused.reason, refused.message)
+				if t, ok := c.toldOf(tm); ok && t.before {
+					rest.message += servesOn
+				}
 			}
 			next.URL, next.Address = modelURLs(&is, rev, tm.Name)
 		}

@@ -1,7 +1,6 @@
 package manifest
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -69,30 +68,6 @@ func ModelBudget(rev *smv1alpha1.RevisionSpec) (int64, bool) {
 	}
 	limit, ok := server.Resources.Limits[corev1.ResourceMemory]
 	return limit.Value() / 4 * 3, ok
-}
-
-// ModelList writes the list of models, in the order of their names. at returns where a model's
-// bytes are for the engine.
-func ModelList(models []*v1alpha1.TrainedModel, at func(*v1alpha1.TrainedModel) string) (string, error) {
-	type modelSpec struct {
-		StorageURI string `json:"storageUri"`
-		Framework  string `json:"framework"`
-		Memory     string `json:"memory"`
-	}
-	type line struct {
-		Name string    `json:"modelName"`
-		Spec modelSpec `json:"modelSpec"`
-	}
-	list := make([]line, 0, len(models))
-	for _, m := range models {
-		list = append(list, line{m.Name, modelSpec{at(m), m.Spec.Model.Framework, fmt.Sprint(m.Spec.Model.Memory.Value())}})
-	}
-	slices.SortFunc(list, func(a, b line) int { return strings.Compare(a.Name, b.Name) })
-	text, err := json.Marshal(list)
-	if err != nil {
-		return "", fmt.Errorf("write the list of models: %w", err)
-	}
-	return string(text), nil
 }
 
 // ValidateTrainedModel returns what keeps a trained model from being accepted, as KServe's

@@ -81,18 +81,6 @@ func trained(name, uri, framework, memory string) *servingv1alpha1.TrainedModel 
 	}
 }
 
-func TestTheListOfModelsIsKServes(t *testing.T) {
-	got, err := manifest.ModelList([]*servingv1alpha1.TrainedModel{trained("b", "https://x/b", "onnx", "1Mi"), trained("a", "a", "onnx", "256")},
-		func(m *servingv1alpha1.TrainedModel) string { return "at:" + m.Spec.Model.StorageURI })
-	want := `[{"modelName":"a","modelSpec":{"storageUri":"at:a","framework":"onnx","memory":"256"}},{"modelName":"b","modelSpec":{"storageUri":"at:https://x/b","framework":"onnx","memory":"1048576"}}]`
-	if err != nil || got != want {
-		t.Errorf("%s, %v\nwant %s", got, err, want)
-	}
-	if got, err := manifest.ModelList(nil, nil); err != nil || got != "[]" {
-		t.Errorf("no models: %s, %v", got, err)
-	}
-}
-
 func TestValidateTrainedModel(t *testing.T) {
 	good := trained("a", "https://x/a", "onnx", "1Gi")
 	nowhere := trained("a", "https://x/a", "onnx", "1Gi")

@@ -7,8 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/modellist"
 	"stationmaster.dev/stationmaster/internal/modelserver/residency"
 	"stationmaster.dev/stationmaster/internal/wire/brief"
 	"stationmaster.dev/stationmaster/internal/wire/oip"
@@ -72,7 +71,9 @@ type fleet struct {
 	models map[string]*listed // by name
 	keys   map[string]*listed // by key, those included that left the list and are in memory yet
 	next   int
-	read   []byte // the list as it was read last; nil before
+	todo   []*listed // models whose bytes nobody began to fetch
+	busy   int       // how many fetch such ones
+	read   []byte    // the list as it was read last; nil before
 	seen   fs.FileInfo
 
 	loads, failures, evictions, unloads atomic.Int64
@@ -81,23 +82,30 @@ type fleet struct {
 
 // listed is a model of the list. Its fields belong to the fleet's mutex, but for the model's own.
 type listed struct {
-	as wanted
+	as modellist.Model
 	*model
 	key string // for the set: unlike the name it is never used again
 	// release lets go of the bytes on disk; nil before they were fetched. size is what they take.
 	release func()
 	digest  string
 	size    int64
-	attempt *attempt // the load under way; nil for none
-	gone    bool     // it left the list
+	attempt *attempt   // the load under way; nil for none
+	gone    bool       // it left the list
+	getting sync.Mutex // held while its bytes are fetched
+	// fetching says that its bytes are being fetched though nobody asked for the model yet.
+	fetching bool
+	// next takes the model's place once its bytes are there; nil for none.
+	next *listed
 	// failed is why the last load failed, and retry when the next may be tried.
 	failed error
+	cause  modellist.Reason
+	why    string
 	retry  time.Time
 	pause  time.Duration
 }
 
 // bytes is what the model counts with.
-func (l *listed) bytes() int64 { return max(l.as.memory, l.size) }
+func (l *listed) bytes() int64 { return max(l.as.Memory, l.size) }
 
 // attempt is one load of a model, for which any number of requests wait. When it succeeds, each
 // is counted as a user of the model.
@@ -144,6 +152,7 @@ func (f *fleet) run(ctx context.Context) error {
 			return nil
 		}
 		err := f.refresh(ctx)
+		f.again()
 		if err != nil && err.Error() != told {
 			f.log.WarnContext(ctx, "the list of models can't be read; the last one stays", "err", err)
 		}
@@ -160,6 +169,7 @@ func (f *fleet) close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var errs []error
+	f.todo = nil
 	for _, l := range f.keys {
 		errs = append(errs, l.model.unload(unloadedNow))
 		if l.release != nil {
@@ -279,17 +289,29 @@ func (f *fleet) end(l *listed, err error) {
 	case errors.Is(err, errNobody):
 		f.say(l, oip.StateUnavailable, notAsked)
 	default:
-		f.failures.Add(1)
-		l.pause = min(max(2*l.pause, firstRetry), lastRetry)
-		l.retry = time.Now().Add(l.pause)
-		l.failed = errdef.New(errdef.ErrUnavailable, brief.Sprintf("model %q can't be loaded: %s", l.name, told(err)))
-		f.say(l, oip.StateUnavailable, told(err))
-		f.log.Warn("a model can't be loaded", "model", l.name, "err", err, "again", l.pause)
+		f.fail(l, err)
 		err = l.failed
 	}
 	a.err = err
 	close(a.done)
 	f.settle(l)
+}
+
+// fail notes why a model can't be loaded, and lets it rest for a while.
+func (f *fleet) fail(l *listed, err error) {
+	f.failures.Add(1)
+	l.pause = min(max(2*l.pause, firstRetry), lastRetry)
+	l.retry = time.Now().Add(l.pause)
+	l.failed = errdef.New(errdef.ErrUnavailable, brief.Sprintf("model %q can't be loaded: %s", l.name, told(err)))
+	l.cause, l.why = modellist.NotLoaded, told(err)
+	switch {
+	case l.release == nil:
+		l.cause = modellist.NotFetched
+	case errors.Is(err, errdef.ErrTooLarge):
+		l.cause = modellist.TooLarge
+	}
+	f.say(l, oip.StateUnavailable, l.why)
+	f.log.Warn("a model can't be loaded", "model", l.name, "err", err, "again", l.pause)
 }
 
 // bring gets a model's bytes onto the disk, unless they are there, and asks for room for it.
@@ -303,8 +325,7 @@ func (f *fleet) bring(l *listed) {
 	case l.attempt.waiters == 0:
 		f.end(l, errNobody)
 	case l.bytes() > f.set.Budget():
-		f.end(l, errdef.New(errdef.ErrTooLarge, fmt.Sprintf(
-			"it takes %d bytes of memory, and all models together may take %d; raise --memory_budget or the service's memory limit", l.bytes(), f.set.Budget())))
+		f.end(l, f.tooLarge(l))
 	default:
 		f.say(l, oip.StateLoading, waitsForRoom)
 		l.attempt.asked = true
@@ -313,46 +334,17 @@ func (f *fleet) bring(l *listed) {
 	}
 }
 
+func (f *fleet) tooLarge(l *listed) error {
+	return errdef.New(errdef.ErrTooLarge, fmt.Sprintf(
+		"it takes %d bytes of memory, and all models together may take %d; raise --memory_budget or the service's memory limit", l.bytes(), f.set.Budget()))
+}
+
 // say sets what the index says of a model that isn't in memory; what is there speaks for itself,
 // for requests may hold it yet while it is on its way out.
 func (f *fleet) say(l *listed, state, reason string) {
 	if !f.set.Holds(l.key) {
 		l.set(state, reason)
 	}
-}
-
-func (f *fleet) fetch(l *listed) error {
-	if l.release != nil { // set by the attempt before, of which there is one at a time
-		return nil
-	}
-	dir, digest, release, err := f.many.Fetch(f.ctx, l.as.uri, l.digest)
-	if err != nil {
-		return err
-	}
-	size, err := sizeOf(dir)
-	if err != nil {
-		release()
-		return fmt.Errorf("look at the model's files: %w", err)
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	l.model.dir, l.digest, l.release, l.size = dir, digest, release, max(size, 1)
-	return nil
-}
-
-// sizeOf is how many bytes the files below a directory have.
-func sizeOf(dir string) (size int64, err error) {
-	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		info, err := os.Stat(path) // of what a link names
-		if err == nil {
-			size += info.Size()
-		}
-		return err
-	})
-	return size, err
 }
 
 // act begins what the set says is to be done. It is called with the lock.

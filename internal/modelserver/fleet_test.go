@@ -20,6 +20,7 @@ import (
 	"time"
 
 	pb "stationmaster.dev/stationmaster/api/oip"
+	"stationmaster.dev/stationmaster/internal/modellist"
 	"stationmaster.dev/stationmaster/internal/wire/oip"
 )
 
@@ -227,7 +228,7 @@ func TestManyRequestsForOneModelLoadItOnce(t *testing.T) {
 	}
 	close(y.gate)
 	clients.Wait()
-	if y.opened.Load() != 1 || y.fetched.Load() != 1 {
+	if y.opened.Load() != 1 || y.fetched.Load() > 2 {
 		t.Errorf("opened %d times, fetched %d times", y.opened.Load(), y.fetched.Load())
 	}
 	if _, _, index := r.call(t, "POST", "/v2/repository/index", `{"ready":true}`); !strings.Contains(index, `"m1"`) || strings.Contains(index, `"m0"`) {
@@ -290,9 +291,13 @@ func TestTheListIsFollowed(t *testing.T) {
 	if code, body := r.multiply(t, "c"); code != 200 || body != five("c", 3) {
 		t.Errorf("c: %d %s", code, body)
 	}
-	if code, body := r.multiply(t, "b"); code != 200 || body != five("b", 7) {
-		t.Errorf("b: %d %s", code, body)
-	}
+	eventually(t, "b has its new bytes", func() bool {
+		code, body := r.multiply(t, "b")
+		if code != 200 {
+			t.Errorf("b: %d %s", code, body)
+		}
+		return body == five("b", 7)
+	})
 	if code, body := r.multiply(t, "a"); code != 404 || !strings.Contains(body, `model \"a\" is not found among the 2 models`) {
 		t.Errorf("a: %d %s", code, body)
 	}
@@ -341,13 +346,13 @@ func TestAModelThatCannotBeServedSaysWhy(t *testing.T) {
 func TestAModelThatFailedRests(t *testing.T) {
 	failed, now := errors.New("broken"), time.Unix(1000, 0)
 	for name, tc := range map[string]struct {
-		l    listed
+		l    *listed
 		want error
 	}{
-		"never failed":           {listed{}, nil},
-		"failed a moment ago":    {listed{failed: failed, retry: now.Add(1)}, failed},
-		"failed a while ago":     {listed{failed: failed, retry: now}, nil},
-		"is being loaded anyway": {listed{failed: failed, retry: now.Add(1), attempt: &attempt{}}, nil},
+		"never failed":           {&listed{}, nil},
+		"failed a moment ago":    {&listed{failed: failed, retry: now.Add(1)}, failed},
+		"failed a while ago":     {&listed{failed: failed, retry: now}, nil},
+		"is being loaded anyway": {&listed{failed: failed, retry: now.Add(1), attempt: &attempt{}}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := tc.l.mayTry(now); !errors.Is(got, tc.want) {
@@ -406,35 +411,6 @@ func TestAClientThatGoesAwayWaitsNoLonger(t *testing.T) {
 	}
 	if code, body := r.multiply(t, "m2"); code != 200 || body != five("m2", 2) {
 		t.Errorf("%d %s", code, body)
-	}
-}
-
-func TestAListThatIsNoListIsRefused(t *testing.T) {
-	for name, tc := range map[string]struct{ text, want string }{
-		"no JSON":        {"{", "isn't JSON"},
-		"no name":        {`[{"modelSpec":{"storageUri":"x"}}]`, "entry 1"},
-		"no place":       {`[{"modelName":"a"}]`, "entry 1"},
-		"a name twice":   {`[{"modelName":"a","modelSpec":{"storageUri":"x"}},{"modelName":"a","modelSpec":{"storageUri":"y"}}]`, `"a" twice`},
-		"a size in ells": {`[{"modelName":"a","modelSpec":{"storageUri":"x","memory":"3ells"}}]`, "no number of bytes"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if _, err := readList([]byte(tc.text)); err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("got %v, want %q", err, tc.want)
-			}
-		})
-	}
-}
-
-func TestBytesAreReadAsKubernetesWritesThem(t *testing.T) {
-	for text, want := range map[string]int64{"0": 0, "17": 17, "1Ki": 1024, "64Mi": 64 << 20, "2Gi": 2 << 30, "1Ti": 1 << 40, "3k": 3000, "5M": 5e6, "1G": 1e9, "1T": 1e12} {
-		if got, err := ParseBytes(text); err != nil || got != want {
-			t.Errorf("%s: %d, %v", text, got, err)
-		}
-	}
-	for _, text := range []string{"", "-1", "Mi", "1.5Gi", "1Ei", "9000000000Gi", "1KiKi", "1 Mi"} {
-		if n, err := ParseBytes(text); err == nil {
-			t.Errorf("%q: %d", text, n)
-		}
 	}
 }
 
@@ -512,17 +488,80 @@ func TestCommandServesManyModels(t *testing.T) {
 	}
 }
 
-func FuzzReadList(f *testing.F) {
-	f.Add([]byte(`[{"modelName":"a","modelSpec":{"storageUri":"x","framework":"onnx","memory":"1Mi"}}]`))
-	f.Add([]byte(`[]`))
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		models, err := readList(raw)
-		seen := map[string]bool{}
-		for _, m := range models {
-			if err != nil || m.name == "" || m.uri == "" || m.memory < 0 || seen[m.name] {
-				t.Errorf("%+v, %v", m, err)
-			}
-			seen[m.name] = true
+// said is what a server reports of a model.
+func (r *running) said(t *testing.T, model string) modellist.Entry {
+	t.Helper()
+	code, _, body := r.call(t, "GET", modellist.ReportPath, "")
+	report, err := modellist.ParseReport([]byte(body))
+	if code != 200 || err != nil {
+		t.Fatalf("report: %d %s: %v", code, body, err)
+	}
+	for _, e := range report.Models {
+		if e.Name == model {
+			return e
 		}
+	}
+	return modellist.Entry{}
+}
+
+func TestTheBytesOfModelsAreFetchedBeforeAnybodyAsksAndToldOf(t *testing.T) {
+	var y yard
+	r, list := many(t, &y, 10, 0, listedModel{"good", "2", "1"}, listedModel{"lost", "nowhere", "1"}, listedModel{"large", "1", "1Ki"}, listedModel{"broken", "x", "1"})
+	want := map[string]modellist.Entry{
+		"good":   {Name: "good", URI: "2", State: modellist.Ready},
+		"lost":   {Name: "lost", URI: "nowhere", State: modellist.Failed, Reason: modellist.NotFetched, Message: "there is nothing there"},
+		"large":  {Name: "large", URI: "1", State: modellist.Failed, Reason: modellist.TooLarge, Message: "it takes 1024 bytes of memory, and all models together may take 10; raise --memory_budget or the service's memory limit"},
+		"broken": {Name: "broken", URI: "x", State: modellist.Ready},
+	}
+	for name, w := range want {
+		eventually(t, name+" is told of", func() bool { return r.said(t, name) == w })
+	}
+	if y.opened.Load() != 0 {
+		t.Errorf("%d models are in memory that nobody asked for", y.opened.Load())
+	}
+	if code, _ := r.multiply(t, "broken"); code != 503 {
+		t.Errorf("broken: %d", code)
+	}
+	if e := r.said(t, "broken"); e.State != modellist.Failed || e.Reason != modellist.NotLoaded || !strings.Contains(e.Message, "no number") {
+		t.Errorf("broken: %+v", e)
+	}
+	_, header, _ := r.call(t, "GET", modellist.ReportPath, "")
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.http+modellist.ReportPath, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("If-None-Match", header.Get("Etag"))
+	if resp, err := http.DefaultClient.Do(req); err != nil || resp.StatusCode != http.StatusNotModified || resp.Body.Close() != nil {
+		t.Errorf("the same again: %v, %v", resp, err)
+	}
+	writeList(t, list)
+	eventually(t, "what left is told of no more", func() bool { return r.said(t, "good") == modellist.Entry{} })
+}
+
+func TestAModelServesOnUntilTheBytesOfItsSuccessorAreThere(t *testing.T) {
+	var y yard
+	r, list := many(t, &y, 10, 0, listedModel{"a", "2", "1"})
+	if code, body := r.multiply(t, "a"); code != 200 || body != five("a", 2) {
+		t.Fatalf("%d %s", code, body)
+	}
+	serves := func(by int) {
+		t.Helper()
+		if code, body := r.multiply(t, "a"); code != 200 || body != five("a", by) {
+			t.Errorf("%d %s, want %d", code, body, by)
+		}
+	}
+	writeList(t, list, listedModel{"a", "nowhere", "1"})
+	lost := modellist.Entry{Name: "a", URI: "nowhere", State: modellist.Failed, Reason: modellist.NotFetched, Message: "there is nothing there", Serves: true}
+	eventually(t, "the update fails", func() bool { serves(2); return r.said(t, "a") == lost })
+	writeList(t, list, listedModel{"a", "3", "1Ki"})
+	eventually(t, "the next is too large", func() bool { serves(2); return r.said(t, "a").Reason == modellist.TooLarge })
+	writeList(t, list, listedModel{"a", "2", "1"})
+	eventually(t, "it is taken back", func() bool {
+		serves(2)
+		return r.said(t, "a") == modellist.Entry{Name: "a", URI: "2", State: modellist.Ready}
 	})
+	writeList(t, list, listedModel{"a", "4", "1"})
+	eventually(t, "a good one takes its place", func() bool { return r.said(t, "a") == modellist.Entry{Name: "a", URI: "4", State: modellist.Ready} })
+	serves(4)
+	eventually(t, "the one before is freed", func() bool { return y.open.Load() == 1 })
 }

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"stationmaster.dev/stationmaster/internal/modellist"
 	"stationmaster.dev/stationmaster/internal/modelstore"
 )
 
@@ -129,14 +130,14 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // they say nothing.
 func memoryFor(budget, limit string) (models, all int64, err error) {
 	if limit != "" {
-		if all, err = ParseBytes(limit); err != nil {
+		if all, err = modellist.ParseBytes(limit); err != nil {
 			return 0, 0, fmt.Errorf("--memory_limit: %w", err)
 		}
 	}
 	if budget == "" {
 		return all / 4 * 3, all, nil
 	}
-	if models, err = ParseBytes(budget); err != nil {
+	if models, err = modellist.ParseBytes(budget); err != nil {
 		return 0, 0, fmt.Errorf("--memory_budget: %w", err)
 	}
 	return models, all, nil

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/modellist"
 	"stationmaster.dev/stationmaster/internal/wire/brief"
 	"stationmaster.dev/stationmaster/internal/wire/oip"
 	v1 "stationmaster.dev/stationmaster/internal/wire/v1"
@@ -36,7 +37,35 @@ func (h *rest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	} else if r.URL.Path == "/metrics" {
 		return
 	}
+	if f, many := h.serves.(*fleet); many && r.URL.Path == modellist.ReportPath {
+		h.report(w, r, f)
+		return
+	}
 	h.route(w, r)
+}
+
+// report answers with what there is to say of many models.
+func (h *rest) report(w http.ResponseWriter, r *http.Request, f *fleet) {
+	if !method(w, r, http.MethodGet) {
+		return
+	}
+	report, err := f.report()
+	if err != nil {
+		h.fail(w, err)
+		return
+	}
+	text, etag, err := report.Encode()
+	if err != nil {
+		h.fail(w, err)
+		return
+	}
+	w.Header().Set("Etag", etag)
+	if r.Header.Get("If-None-Match") == etag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(text) // a client that went away needs none
 }
 
 // route finds what the path means. Segments are compared after unescaping, so that any name

@@ -34,6 +34,9 @@ type Replica struct {
 	// Metrics is the "host:port" of the server's page of metrics where it has a port of its own
 	// that the platform knows; else empty.
 	Metrics string
+	// Models is the "host:port" of what tells of a multi-model server's models in its place; empty
+	// where there is no such thing, and the server tells itself.
+	Models string
 	// Digests of the models on disk, by URI; set once they are resolved.
 	Digests map[string]string
 	// RuntimeDigest identifies what runs: the image digest or the sha256 of the binary

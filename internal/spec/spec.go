@@ -81,6 +81,22 @@ func (w *Workload) Server() *Container {
 	return &w.Containers[0]
 }
 
+// ModelsPortName is the name of the port on which a container tells of the models of the server
+// beside it.
+const ModelsPortName = "models"
+
+// ModelsPort returns the port of that name, and whether there is one.
+func (w *Workload) ModelsPort() (Port, bool) {
+	for i := range w.Containers {
+		for _, p := range w.Containers[i].Ports {
+			if p.Name == ModelsPortName {
+				return p, true
+			}
+		}
+	}
+	return Port{}, false
+}
+
 // Speaks reports whether the engine declared p.
 func (w *Workload) Speaks(p Protocol) bool { return slices.Contains(w.Protocols, p) }
 

@@ -69,6 +69,7 @@ func replicaOf(p *corev1.Pod) spec.Replica {
 		Created:  p.CreationTimestamp.Time,
 		HTTP:     address(p, annotationHTTP),
 		GRPC:     address(p, annotationGRPC),
+		Models:   address(p, annotationModels),
 		Digests:  digestsOf(p),
 		Timings:  timingsOf(p),
 	}

@@ -34,6 +34,8 @@ const (
 	// annotationHTTP and annotationGRPC are its ports.
 	annotationHTTP = "stationmaster.dev/http-port"
 	annotationGRPC = "stationmaster.dev/grpc-port"
+	// annotationModels is the port on which a container beside it tells of its models.
+	annotationModels = "stationmaster.dev/models-port"
 	// annotationImages maps image volumes to the URIs of the models in them, as JSON.
 	annotationImages = "stationmaster.dev/image-models"
 )
@@ -120,6 +122,9 @@ func serverAnnotations(w *spec.Workload) map[string]string {
 	}
 	if p, ok := server.GRPCPort(); ok {
 		out[annotationGRPC] = strconv.Itoa(p.Number)
+	}
+	if p, ok := w.ModelsPort(); ok {
+		out[annotationModels] = strconv.Itoa(p.Number)
 	}
 	return out
 }

@@ -347,6 +347,9 @@ func (r *instance) publish() {
 			s.Metrics = fmt.Sprintf("127.0.0.1:%d", r.ports[p.Number])
 		}
 	}
+	if p, ok := r.w.ModelsPort(); ok && r.ports[p.Number] != 0 {
+		s.Models = fmt.Sprintf("127.0.0.1:%d", r.ports[p.Number])
+	}
 	r.mu.Lock()
 	s.Digests, s.RuntimeDigest = r.snapshot.Digests, r.snapshot.RuntimeDigest
 	if r.ready != nil {

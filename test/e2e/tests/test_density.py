@@ -154,6 +154,49 @@ def test_what_cannot_be_served_says_why(up, many, tmp_path):
     up.kubectl("delete", "trainedmodel", "broken", "huge", "lost")
 
 
+def condition(up, name, kind="Ready"):
+    found = [c for c in up.get(name, kind="trainedmodel")["status"]["conditions"] if c["type"] == kind]
+    return found[0] if found else {"status": "Unknown"}
+
+
+def test_a_model_whose_bytes_are_missing_is_not_ready(up, many, tmp_path):
+    """It says so before anybody asks, and is served once they are there."""
+    up.apply(trained_model("gone", tmp_path / "gone"))
+    ready = eventually(lambda: (c := condition(up, "gone"))["status"] == "False" and c, 30)
+    assert ready["reason"] == "ModelNotFetched" and str(tmp_path / "gone") in ready["message"], ready
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "gone" / "model.onnx").write_bytes(example().model(9))
+    up.kubectl("wait", "--for=condition=Ready", "trainedmodel/gone", "--timeout=90s")
+    got = requests.post(f"{up.url}/v2/models/gone/infer", json=body(), timeout=30)
+    assert got.status_code == 200 and abs(got.json()["outputs"][0]["data"][0] - right(9)) < 1e-3, got.text
+    up.kubectl("delete", "trainedmodel", "gone")
+
+
+def test_an_update_whose_bytes_cannot_be_had_leaves_the_model_that_serves(up, many, tmp_path):
+    def answer():
+        got = requests.post(f"{up.url}/v2/models/moves/infer", json=body(), timeout=30)
+        assert got.status_code == 200, got.text
+        return round(got.json()["outputs"][0]["data"][0] - right(0))
+
+    up.apply(trained_model("moves", many / "model-1"))
+    up.kubectl("wait", "--for=condition=Ready", "trainedmodel/moves", "--timeout=60s")
+    assert answer() == 1
+    for uri, reason in {str(tmp_path / "nowhere"): "ModelNotFetched", "s3://bucket/model": "StorageNotSupported"}.items():
+        up.apply(trained_model("moves", uri))
+        ready = eventually(lambda: (c := condition(up, "moves")).get("reason") == reason and c, 30)
+        assert ready["status"] == "False" and "serves on" in ready["message"], ready
+        assert answer() == 1
+    up.apply(trained_model("moves", many / "model-2"))
+    eventually(lambda: condition(up, "moves")["status"] == "True", 60)
+    assert answer() == 2
+    # Larger than all the memory for models, which only its bytes tell.
+    (tmp_path / "model.onnx").write_bytes(bytes(4 << 20))
+    up.apply(trained_model("fat", tmp_path))
+    eventually(lambda: condition(up, "fat", "MemoryResourceAvailable")["status"] == "False", 30)
+    assert condition(up, "fat").get("reason") == "MemoryResourceNotAvailable"
+    up.kubectl("delete", "trainedmodel", "moves", "fat")
+
+
 def test_models_answer_again_after_the_control_plane_was_killed(own_up, tmp_path):
     path = tmp_path / "model-5" / "model.onnx"
     path.parent.mkdir()
