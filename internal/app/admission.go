@@ -2,22 +2,20 @@ package app
 
 import (
 	"context"
-	"fmt"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
+	"stationmaster.dev/stationmaster/internal/admission"
 	"stationmaster.dev/stationmaster/internal/kubeapi"
 	"stationmaster.dev/stationmaster/internal/manifest"
 )
 
-// admission asks the manifest room about each custom object that the embedded API is to store.
-type admission struct{ api *lazyClient }
+// embeddedAdmission asks the manifest room about each custom object that the embedded API is to store.
+type embeddedAdmission struct{ api *lazyClient }
 
 // Admit prunes in the mutating phase what the client let pass, and refuses in the validating
 // one what must not be stored.
-func (a admission) Admit(ctx context.Context, req kubeapi.AdmissionRequest) (*unstructured.Unstructured, []string, error) {
+func (a embeddedAdmission) Admit(ctx context.Context, req kubeapi.AdmissionRequest) (*unstructured.Unstructured, []string, error) {
 	ask := manifest.Admission{Object: req.Object.Object, FieldValidation: req.FieldValidation}
 	if req.Old != nil {
 		ask.Old = req.Old.Object
@@ -48,32 +46,12 @@ func (a admission) Admit(ctx context.Context, req kubeapi.AdmissionRequest) (*un
 	return nil, v.Warnings, nil
 }
 
-// runtimes lists the runtimes of a scope: a namespace's, or the cluster's for none.
-func (a admission) runtimes(ctx context.Context, namespace string) ([]manifest.NamedRuntime, error) {
+// runtimes lists the runtimes of a scope; none while the API is still starting, when nothing but
+// its own CRDs is written yet.
+func (a embeddedAdmission) runtimes(ctx context.Context, namespace string) ([]manifest.NamedRuntime, error) {
 	c, err := a.api.get()
-	if err != nil {
+	if err != nil || c == nil {
 		return nil, err
 	}
-	if c == nil {
-		return nil, nil // the API is still starting, and nothing but its own CRDs is written yet
-	}
-	var out []manifest.NamedRuntime
-	if namespace == "" {
-		var list v1alpha1.ClusterServingRuntimeList
-		if err := c.List(ctx, &list); err != nil {
-			return nil, fmt.Errorf("list cluster serving runtimes: %w", err)
-		}
-		for i := range list.Items {
-			out = append(out, manifest.NamedRuntime{Name: list.Items[i].Name, Spec: &list.Items[i].Spec})
-		}
-		return out, nil
-	}
-	var list v1alpha1.ServingRuntimeList
-	if err := c.List(ctx, &list, client.InNamespace(namespace)); err != nil {
-		return nil, fmt.Errorf("list serving runtimes of %s: %w", namespace, err)
-	}
-	for i := range list.Items {
-		out = append(out, manifest.NamedRuntime{Name: list.Items[i].Name, Spec: &list.Items[i].Spec})
-	}
-	return out, nil
+	return admission.Runtimes(ctx, c, namespace)
 }

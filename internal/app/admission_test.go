@@ -114,7 +114,7 @@ func TestAdmissionAsksTheManifestRoomInBothPhases(t *testing.T) {
 			if err := sigsyaml.Unmarshal([]byte(tc.object), &object.Object); err != nil {
 				t.Fatal(err)
 			}
-			mutated, warnings, err := admission{api: tc.api}.Admit(t.Context(), kubeapi.AdmissionRequest{
+			mutated, warnings, err := embeddedAdmission{api: tc.api}.Admit(t.Context(), kubeapi.AdmissionRequest{
 				Phase: tc.phase, Create: true, Namespace: tc.namespace, Object: object, FieldValidation: tc.validation,
 			})
 			switch {

@@ -62,8 +62,10 @@ type OperatorConfig struct {
 	// LeaderElect lets one of several operators work.
 	LeaderElect bool
 	Admin       string
-	Out         io.Writer
-	Logger      *slog.Logger
+	// Webhook is the address where the API server asks about manifests; empty means it doesn't.
+	Webhook string
+	Out     io.Writer
+	Logger  *slog.Logger
 }
 
 // gatewayLag is how much later than the operator a gateway may hear of a new route. Usually that
@@ -86,6 +88,13 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 		return err
 	}
 	defer ln.Close()
+	var webhook net.Listener
+	if cfg.Webhook != "" {
+		if webhook, err = listen("--webhook", cfg.Webhook); err != nil {
+			return err
+		}
+		defer webhook.Close()
+	}
 	var controller *control.Controller
 	platform, err := kube.New(config, kube.Config{
 		Revisions: func(ctx context.Context, k spec.RevisionKey) (*revisionObject, error) {
@@ -143,6 +152,16 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 			return nil
 		}
 		return err
+	}
+	if webhook != nil {
+		hook, err := newWebhook(config, cfg)
+		if err != nil {
+			return err
+		}
+		g.run("webhook", func(ctx context.Context) error { return hook.Run(ctx, webhook) })
+		if !await(ctx, hook.Tried(), g) {
+			return g.err()
+		}
 	}
 	g.run("platform", platform.Run)
 	if !await(ctx, platform.Synced(), g) {

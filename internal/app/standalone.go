@@ -136,7 +136,7 @@ func (s *standalone) build() error {
 	s.lazy = &lazyClient{config: func() *rest.Config { return s.api.RESTConfig() }}
 	s.api, err = kubeapi.New(kubeapi.Config{
 		DataDir: s.cfg.DataDir, Listen: s.cfg.API, Logger: s.cfg.Logger, CRDs: crds,
-		Admission: admission{api: s.lazy},
+		Admission: embeddedAdmission{api: s.lazy},
 	})
 	if err != nil {
 		return err

@@ -32,13 +32,14 @@ The manifest of 'stationmaster install' runs it in the cluster.`,
 	clusterFlags(f, &cfg.Kubeconfig, &cfg.Watch, &level)
 	f.StringVar(&cfg.Namespace, "namespace", envOr("POD_NAMESPACE", "stationmaster-system"), "where operator and gateway run")
 	f.StringVar(&cfg.Gateway, "gateway", "stationmaster-gateway", "name of the gateway's Service, and the label app of its pods")
-	f.StringVar(&cfg.Operator, "operator", "stationmaster-operator", "the label app of the operators' own pods")
+	f.StringVar(&cfg.Operator, "operator", "stationmaster-operator", "the label app of the operators' own pods, and the name of their Service")
 	f.StringVar(&cfg.Image, "image", os.Getenv("STATIONMASTER_IMAGE"), "image of stationmaster itself, for pulling models and for the built-in runtime")
 	f.StringVar(&cfg.Domain, "domain", "example.com", "domain of service hosts")
 	f.IntVar(&cfg.HTTPPort, "http-port", 80, "the gateway's port for REST as clients outside reach it")
 	f.IntVar(&cfg.GRPCPort, "grpc-port", 8081, "the gateway's port for gRPC as clients outside reach it")
 	f.BoolVar(&cfg.LeaderElect, "leader-elect", true, "let one of several operators work")
 	f.StringVar(&cfg.Admin, "admin", ":9090", "address for metrics and health")
+	f.StringVar(&cfg.Webhook, "webhook", "", "address where the API server asks about manifests, such as :9443; empty means it doesn't")
 	return cmd
 }
 

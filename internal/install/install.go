@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -53,10 +54,20 @@ func Defaults() Options {
 	}
 }
 
+// Names of what the operator looks after by itself once the manifest brought it.
+const (
+	// WebhookSecret is the Secret that holds the admission webhook's certificate. It comes empty, so
+	// that the operator needs no right to make Secrets.
+	WebhookSecret = "stationmaster-webhook"
+	// WebhookConfiguration is the ValidatingWebhookConfiguration.
+	WebhookConfiguration = "stationmaster"
+)
+
 const (
 	operator = "stationmaster-operator"
 	gateway  = "stationmaster-gateway"
 	admin    = 9090
+	webhook  = 9443
 	// user is the user and group that the image's processes run as.
 	user = 65532
 )
@@ -123,18 +134,22 @@ func Objects(o Options) []any {
 	out = append(out,
 		&rbacv1.Role{TypeMeta: rbac("Role"), ObjectMeta: o.meta(operator), Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update", "patch"}},
+			// The one Secret that it reads is its own.
+			{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{WebhookSecret}, Verbs: []string{"get", "update"}},
 		}},
 		&rbacv1.RoleBinding{
 			TypeMeta: rbac("RoleBinding"), ObjectMeta: o.meta(operator),
 			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: operator},
 			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: operator, Namespace: o.Namespace}},
 		},
-		o.service(),
-		o.deployment(operator, o.Operators, []string{"operator", "--domain=" + o.Domain}, nil),
+		o.service(), o.webhookService(), o.webhookSecret(),
+		o.deployment(operator, o.Operators, []string{"operator", "--domain=" + o.Domain, fmt.Sprintf("--webhook=:%d", webhook)}, []corev1.ContainerPort{
+			{Name: "webhook", ContainerPort: webhook},
+		}),
 		o.deployment(gateway, o.Gateways, []string{"gateway", "--domain=" + o.Domain, "--openai-prefix=" + o.OpenAIPrefix}, []corev1.ContainerPort{
 			{Name: "http", ContainerPort: 8080}, {Name: "grpc", ContainerPort: 8081},
 		}),
-		o.budget(operator), o.budget(gateway), o.network(),
+		o.budget(operator), o.budget(gateway), o.network(), o.webhookConfiguration(),
 	)
 	if o.ParentGateway != "" {
 		out = append(out, o.httpRoute())
@@ -205,6 +220,8 @@ func operatorRules() []rbacv1.PolicyRule {
 		{APIGroups: []string{"leaderworkerset.x-k8s.io"}, Resources: []string{"leaderworkersets"}, Verbs: []string{"get", "create", "update", "patch", "delete"}},
 		{APIGroups: []string{policyv1.GroupName}, Resources: []string{"poddisruptionbudgets"}, Verbs: write},
 		{APIGroups: []string{networkingv1.GroupName}, Resources: []string{"networkpolicies"}, Verbs: write},
+		// The API server has to know the authority of its webhook.
+		{APIGroups: []string{admissionregistrationv1.GroupName}, Resources: []string{"validatingwebhookconfigurations"}, ResourceNames: []string{WebhookConfiguration}, Verbs: []string{"get", "patch"}},
 	}
 }
 
@@ -302,16 +319,17 @@ func (o Options) budget(name string) *policyv1.PodDisruptionBudget {
 	}
 }
 
-// network keeps everybody from the operator but those who scrape its metrics.
+// network leaves two ports of the operator open: its metrics, and the webhook for API servers,
+// which no selector can name.
 func (o Options) network() *networkingv1.NetworkPolicy {
-	port := intstr.FromInt32(admin)
+	metrics, reviews := intstr.FromInt32(admin), intstr.FromInt32(webhook)
 	tcp := corev1.ProtocolTCP
 	return &networkingv1.NetworkPolicy{
 		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"}, ObjectMeta: o.meta(operator),
 		Spec: networkingv1.NetworkPolicySpec{
 			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": operator}},
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
-			Ingress:     []networkingv1.NetworkPolicyIngressRule{{Ports: []networkingv1.NetworkPolicyPort{{Protocol: &tcp, Port: &port}}}},
+			Ingress:     []networkingv1.NetworkPolicyIngressRule{{Ports: []networkingv1.NetworkPolicyPort{{Protocol: &tcp, Port: &metrics}, {Protocol: &tcp, Port: &reviews}}}},
 		},
 	}
 }

@@ -9,12 +9,14 @@ import (
 	"strings"
 	"testing"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
 	"stationmaster.dev/stationmaster/config/crd"
+	"stationmaster.dev/stationmaster/internal/admission"
 	"stationmaster.dev/stationmaster/internal/install"
 )
 
@@ -109,20 +111,91 @@ func TestPodsAreRestricted(t *testing.T) {
 	}
 }
 
-// Nobody reads secrets, nobody has wildcards, and a gateway only reads.
+// Nobody reads secrets of others, nobody has wildcards, and a gateway only reads. A ClusterRole is
+// for every namespace, so none may name secrets; what a Role may read it names one by one.
 func TestRightsAreLeast(t *testing.T) {
+	ofSecrets := func(resource string) bool { return strings.Split(resource, "/")[0] == "secrets" }
+	own := 0
 	for _, object := range install.Objects(options()) {
-		r, ok := object.(*rbacv1.ClusterRole)
-		if !ok {
-			continue
-		}
-		for _, rule := range r.Rules {
-			all := strings.Join(slices.Concat(rule.APIGroups, rule.Resources, rule.Verbs), " ")
-			if strings.Contains(all, "*") || slices.Contains(rule.Resources, "secrets") {
-				t.Errorf("%s may do too much: %v", r.Name, rule)
+		var name string
+		var rules []rbacv1.PolicyRule
+		switch r := object.(type) {
+		case *rbacv1.ClusterRole:
+			name, rules = r.Name, r.Rules
+			if r.AggregationRule != nil {
+				t.Errorf("what %s may do isn't written out", name)
 			}
-			if strings.HasSuffix(r.Name, "gateway") && !slices.Equal(rule.Verbs, []string{"get", "list", "watch"}) {
-				t.Errorf("%s may write: %v", r.Name, rule)
+			for _, rule := range rules {
+				if slices.ContainsFunc(rule.Resources, ofSecrets) {
+					t.Errorf("the ClusterRole %s reaches the secrets of every namespace: %v", name, rule)
+				}
+			}
+		case *rbacv1.Role:
+			name, rules = r.Name, r.Rules
+			for _, rule := range rules {
+				if !slices.ContainsFunc(rule.Resources, ofSecrets) {
+					continue
+				}
+				own++
+				if r.Namespace != options().Namespace || !slices.Equal(rule.ResourceNames, []string{install.WebhookSecret}) || !slices.Equal(rule.Verbs, []string{"get", "update"}) {
+					t.Errorf("%s may do more than keep its own certificate: %v", name, rule)
+				}
+			}
+		}
+		for _, rule := range rules {
+			if all := strings.Join(slices.Concat(rule.APIGroups, rule.Resources, rule.Verbs), " "); strings.Contains(all, "*") {
+				t.Errorf("%s may do too much: %v", name, rule)
+			}
+			for _, verb := range []string{"escalate", "bind", "impersonate"} {
+				if slices.Contains(rule.Verbs, verb) {
+					t.Errorf("%s may give itself rights: %v", name, rule)
+				}
+			}
+			if strings.HasSuffix(name, "gateway") && !slices.Equal(rule.Verbs, []string{"get", "list", "watch"}) {
+				t.Errorf("%s may write: %v", name, rule)
+			}
+		}
+	}
+	if own != 1 {
+		t.Errorf("%d rules are about secrets, want one", own)
+	}
+}
+
+// The webhook holds nothing up: it is asked about what users write alone, and what it can't be
+// asked about is stored.
+func TestTheWebhookHoldsNothingUp(t *testing.T) {
+	var hooks []admissionregistrationv1.ValidatingWebhook
+	services := map[string]int32{}
+	for _, object := range install.Objects(options()) {
+		switch o := object.(type) {
+		case *admissionregistrationv1.ValidatingWebhookConfiguration:
+			if o.Name != install.WebhookConfiguration {
+				t.Errorf("its name is %s", o.Name)
+			}
+			hooks = append(hooks, o.Webhooks...)
+		case *corev1.Service:
+			services[o.Namespace+"/"+o.Name] = o.Spec.Ports[0].Port
+		case *corev1.Secret:
+			if len(o.Data)+len(o.StringData) > 0 {
+				t.Errorf("the Secret %s comes with something in it", o.Name)
+			}
+		}
+	}
+	if len(hooks) != 1 {
+		t.Fatalf("%d webhooks, want one", len(hooks))
+	}
+	h := hooks[0]
+	if *h.FailurePolicy != admissionregistrationv1.Ignore || *h.SideEffects != admissionregistrationv1.SideEffectClassNone ||
+		*h.TimeoutSeconds > 5 || *h.MatchPolicy != admissionregistrationv1.Equivalent {
+		t.Errorf("%+v", h)
+	}
+	if s := h.ClientConfig.Service; services[s.Namespace+"/"+s.Name] != *s.Port || *s.Path != admission.Path {
+		t.Errorf("it leads to %+v, and the Services are %v", s, services)
+	}
+	for _, rule := range h.Rules {
+		for _, resource := range rule.Resources {
+			if strings.Contains(resource, "/") || strings.Contains(resource, "*") {
+				t.Errorf("it is asked about %s", resource)
 			}
 		}
 	}

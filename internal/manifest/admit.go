@@ -26,6 +26,9 @@ type Admission struct {
 	// Runtimes returns the runtimes of the object's scope; it is called for runtimes only,
 	// and nil means there are no others.
 	Runtimes func() []NamedRuntime
+	// Cluster says that the object is for a cluster, where fields that speak of pods and nodes
+	// have their effect.
+	Cluster bool
 }
 
 // Verdict is what Admit found.
@@ -84,17 +87,17 @@ func Admit(a Admission) (Verdict, error) {
 			}
 		}
 	}
-	v.judge(obj, old, a.Runtimes)
+	v.judge(obj, old, a)
 	return v, nil
 }
 
-func (v *Verdict) judge(obj, old Object, runtimes func() []NamedRuntime) {
+func (v *Verdict) judge(obj, old Object, a Admission) {
 	var spec *v1alpha1.ServingRuntimeSpec
 	switch o := obj.(type) {
 	case *v1beta1.InferenceService:
 		before, _ := old.(*v1beta1.InferenceService)
 		v.Refused = Validate(o, before)
-		v.warn(NotInEffectOf(o))
+		v.warn(NotInEffectOf(o), a.Cluster)
 	case *smv1alpha1.Revision:
 		before, _ := old.(*smv1alpha1.Revision)
 		v.Refused = ValidateRevision(o, before)
@@ -103,7 +106,7 @@ func (v *Verdict) judge(obj, old Object, runtimes func() []NamedRuntime) {
 		v.Refused = ValidateTrainedModel(o, before)
 	case *v1alpha1.InferenceGraph:
 		v.Refused = ValidateGraph(o)
-		v.warn(NotInEffectOfGraph(o))
+		v.warn(NotInEffectOfGraph(o), a.Cluster)
 	case *v1alpha1.ServingRuntime:
 		spec = &o.Spec
 	case *v1alpha1.ClusterServingRuntime:
@@ -113,15 +116,18 @@ func (v *Verdict) judge(obj, old Object, runtimes func() []NamedRuntime) {
 		return
 	}
 	var others []NamedRuntime
-	if runtimes != nil {
-		others = runtimes()
+	if a.Runtimes != nil {
+		others = a.Runtimes()
 	}
 	v.Refused = ValidateRuntime(NamedRuntime{Name: obj.GetName(), Spec: spec}, others)
-	v.warn(NotInEffectOfRuntime(spec))
+	v.warn(NotInEffectOfRuntime(spec), a.Cluster)
 }
 
-func (v *Verdict) warn(fields []NotInEffect) {
+func (v *Verdict) warn(fields []NotInEffect, cluster bool) {
 	for _, n := range fields {
+		if cluster && n.ClusterOnly {
+			continue
+		}
 		v.Warnings = append(v.Warnings, fmt.Sprintf("%s has no effect here: %s", n.Field, n.Reason))
 	}
 }

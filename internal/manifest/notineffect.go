@@ -41,7 +41,7 @@ func NotInEffectOf(is *v1beta1.InferenceService) []NotInEffect {
 		if reason != "" {
 			w.found = append(w.found, NotInEffect{
 				Field:  field.NewPath("metadata", "annotations").Key(key).String(),
-				Reason: reason,
+				Reason: reason, ClusterOnly: key == readOnlyAnnotation,
 			})
 		}
 	}

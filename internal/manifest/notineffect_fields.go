@@ -104,19 +104,19 @@ var effects = map[reflect.Type]fields{
 		"exec": works, "httpGet": inside, "tcpSocket": works, "grpc": inside,
 		"initialDelaySeconds": works, "timeoutSeconds": works, "periodSeconds": works,
 		"successThreshold": works, "failureThreshold": works,
-		"terminationGracePeriodSeconds": notYet("a failed probe stops the process within the component's terminationGracePeriodSeconds"),
+		"terminationGracePeriodSeconds": onCluster("a failed probe stops the process within the component's terminationGracePeriodSeconds"),
 	},
 	reflect.TypeFor[corev1.HTTPGetAction](): {
 		"path": works, "port": works, "host": works, "scheme": works, "httpHeaders": works,
-		"protocol": notYet("probes speak HTTP/1.1"),
+		"protocol": onCluster("probes speak HTTP/1.1"),
 	},
 	reflect.TypeFor[corev1.GRPCAction](): {
 		"port": works, "service": works,
-		"mode": notYet("gRPC probes go without TLS"),
+		"mode": onCluster("gRPC probes go without TLS"),
 	},
 	reflect.TypeFor[corev1.Lifecycle](): {
 		"postStart": inside, "preStop": inside,
-		"stopSignal": notYet("processes are stopped with SIGTERM"),
+		"stopSignal": onCluster("processes are stopped with SIGTERM"),
 	},
 	reflect.TypeFor[corev1.LifecycleHandler](): {"exec": works, "httpGet": inside, "tcpSocket": works, "sleep": works},
 	reflect.TypeFor[corev1.VolumeMount](): {
@@ -146,17 +146,17 @@ var effects = map[reflect.Type]fields{
 	},
 	reflect.TypeFor[corev1.HostPathVolumeSource](): {
 		"path": works,
-		"type": notYet("the path is used as it is found, whatever its type"),
+		"type": onCluster("the path is used as it is found, whatever its type"),
 	},
 	reflect.TypeFor[corev1.ConfigMapVolumeSource](): {
 		"name": works, "items": inside, "optional": works,
-		"defaultMode": notYet(fileMode), "defaultUser": notYet(fileMode),
+		"defaultMode": onCluster(fileMode), "defaultUser": onCluster(fileMode),
 	},
 	reflect.TypeFor[corev1.SecretVolumeSource](): {
 		"secretName": works, "items": inside, "optional": works,
-		"defaultMode": notYet(fileMode), "defaultUser": notYet(fileMode),
+		"defaultMode": onCluster(fileMode), "defaultUser": onCluster(fileMode),
 	},
-	reflect.TypeFor[corev1.KeyToPath](): {"key": works, "path": works, "mode": notYet(fileMode), "user": notYet(fileMode)},
+	reflect.TypeFor[corev1.KeyToPath](): {"key": works, "path": works, "mode": onCluster(fileMode), "user": onCluster(fileMode)},
 
 	reflect.TypeFor[v1alpha1.ServingRuntimeSpec](): join(runtimePodEffects, fields{
 		"supportedModelFormats": works, "disabled": works, "protocolVersions": works,
@@ -184,7 +184,7 @@ var containerEffects = fields{
 	"securityContext":    onCluster("processes run as the user that runs the control plane"),
 	// What a process left in its log is in the status; images, where used, are pulled once.
 	"terminationMessagePath": moot, "terminationMessagePolicy": moot, "imagePullPolicy": moot,
-	"stdin": notYet(noTerminal), "stdinOnce": notYet(noTerminal), "tty": notYet(noTerminal),
+	"stdin": onCluster(noTerminal), "stdinOnce": onCluster(noTerminal), "tty": onCluster(noTerminal),
 }
 
 const noTerminal = "processes get no standard input"
@@ -291,7 +291,7 @@ func annotationReason(key, value string) string {
 		if value != "true" {
 			return ""
 		}
-	case "storage.kserve.io/readonly":
+	case readOnlyAnnotation:
 		if value != "false" {
 			return ""
 		}
@@ -306,6 +306,9 @@ func annotationReason(key, value string) string {
 	}
 	return ""
 }
+
+// readOnlyAnnotation is KServe's; "false" lets an engine write to its model, on a cluster.
+const readOnlyAnnotation = "storage.kserve.io/readonly"
 
 // annotations are KServe's that do nothing yet, and why.
 var annotations = map[string]string{
@@ -323,10 +326,10 @@ var annotations = map[string]string{
 	"serving.kserve.io/s3-useanoncredential":        "s3:// isn't there yet",
 	"serving.kserve.io/s3-cabundle":                 "s3:// isn't there yet",
 	"serving.kserve.io/s3-cabundle-configmap":       "s3:// isn't there yet",
-	"serving.kserve.io/nodegroup":                   "the model cache over nodes needs a cluster",
-	"serving.kserve.io/disable-localmodel":          "the model cache over nodes needs a cluster",
-	"serving.kserve.io/gke-accelerator":             noScheduler,
-	"storage.kserve.io/readonly":                    "models are always read-only",
+	"serving.kserve.io/nodegroup":                   "a model cache over nodes isn't there yet",
+	"serving.kserve.io/disable-localmodel":          "a model cache over nodes isn't there yet",
+	"serving.kserve.io/gke-accelerator":             "on a cluster name the accelerator in nodeSelector; on one machine there is nothing to schedule",
+	readOnlyAnnotation:                              "models are always read-only",
 }
 
 // join puts tables together; none shares a field with another.

@@ -54,6 +54,7 @@ func TestStationmasterServes(t *testing.T) {
 			"whoever sets replicas is let":                           s.testAutoscalers,
 			"a replica over several pods is a LeaderWorkerSet":       s.testSeveralPods,
 			"deletion leaves nothing":                                s.testDeletion,
+			"a dry run tells what would be refused, or do nothing":   s.testAdmission,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -64,6 +65,7 @@ func TestStationmasterServes(t *testing.T) {
 	t.Run("operators are killed: serving goes on, and what changed meanwhile is rolled out", s.testOperatorKilled)
 	t.Run("a gateway is killed: whoever asks again is answered", s.testGatewayKilled)
 	t.Run("operators and gateways are replaced without a lost request", s.testRestarted)
+	t.Run("the operators are away: manifests are stored, and judged later", s.testAdmissionAway)
 	t.Run("the API server is away: serving goes on", s.testOutage)
 }
 

@@ -1,0 +1,153 @@
+// Package admission answers the API server of a cluster that asks whether an object may be
+// stored: a webhook with the words of the manifest room, and the care for the certificate that
+// it proves itself with.
+package admission
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/manifest"
+)
+
+// Path is where reviews are posted to.
+const Path = "/admission"
+
+// maxReview bounds a review, which holds an object and what is stored of it.
+const maxReview = 16 << 20
+
+// Reviewer answers reviews. It is an http.Handler, safe for concurrent use, and keeps nothing of
+// what it is asked, so that it may be asked for what is never stored.
+type Reviewer struct {
+	// Runtimes lists the runtimes of a namespace, or the cluster's for none.
+	Runtimes func(ctx context.Context, namespace string) ([]manifest.NamedRuntime, error)
+	// Namespaces restricts it to objects of some namespaces, and cluster-wide ones; it lets the
+	// others in without a word. Empty means all.
+	Namespaces []string
+	Logger     *slog.Logger
+}
+
+// ServeHTTP answers one AdmissionReview.
+func (r *Reviewer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if req.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, "an admission review is posted", http.StatusMethodNotAllowed)
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxReview))
+	if err != nil {
+		http.Error(w, fmt.Sprintf("read the review: %v", err), http.StatusBadRequest)
+		return
+	}
+	var review admissionv1.AdmissionReview
+	if err := json.Unmarshal(body, &review); err != nil || review.Request == nil {
+		http.Error(w, "this is no AdmissionReview with a request", http.StatusBadRequest)
+		return
+	}
+	answer := r.review(req.Context(), review.Request)
+	answer.UID = review.Request.UID
+	text, err := json.Marshal(admissionv1.AdmissionReview{TypeMeta: review.TypeMeta, Response: answer})
+	if err != nil {
+		http.Error(w, fmt.Sprintf("write the answer: %v", err), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if _, err := w.Write(text); err != nil {
+		r.Logger.DebugContext(req.Context(), "whoever asked for a review is gone", "err", err)
+	}
+}
+
+// review decides about one request.
+func (r *Reviewer) review(ctx context.Context, req *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+	if req.SubResource != "" || req.Namespace != "" && len(r.Namespaces) > 0 && !slices.Contains(r.Namespaces, req.Namespace) {
+		return &admissionv1.AdmissionResponse{Allowed: true}
+	}
+	verdict, err := r.ask(ctx, req)
+	if err != nil {
+		return undecided(err)
+	}
+	if len(verdict.Refused) > 0 {
+		kind := schema.GroupKind{Group: req.Kind.Group, Kind: req.Kind.Kind}
+		return &admissionv1.AdmissionResponse{
+			Result:   status(apierrors.NewInvalid(kind, req.Name, verdict.Refused)),
+			Warnings: verdict.Warnings,
+		}
+	}
+	return &admissionv1.AdmissionResponse{Allowed: true, Warnings: verdict.Warnings}
+}
+
+// ask puts a request to the manifest room.
+func (r *Reviewer) ask(ctx context.Context, req *admissionv1.AdmissionRequest) (manifest.Verdict, error) {
+	object, err := content(req.Object)
+	if err != nil {
+		return manifest.Verdict{}, err
+	}
+	if meta, _ := object["metadata"].(map[string]any); meta["deletionTimestamp"] != nil {
+		return manifest.Verdict{}, nil // finalizers can always be taken away
+	}
+	ask := manifest.Admission{Object: object, FieldValidation: fieldValidation(req.Options), Cluster: true}
+	if req.Operation == admissionv1.Update {
+		if ask.Old, err = content(req.OldObject); err != nil {
+			return manifest.Verdict{}, err
+		}
+	}
+	var listErr error
+	ask.Runtimes = func() (out []manifest.NamedRuntime) {
+		out, listErr = r.Runtimes(ctx, req.Namespace)
+		return out
+	}
+	verdict, err := manifest.Admit(ask)
+	return verdict, errors.Join(err, listErr)
+}
+
+// content decodes an object as an API server sends it.
+func content(raw runtime.RawExtension) (map[string]any, error) {
+	object := map[string]any{}
+	if len(raw.Raw) == 0 {
+		return nil, errdef.New(errdef.ErrInvalid, "the review holds no object")
+	}
+	if err := utiljson.Unmarshal(raw.Raw, &object); err != nil {
+		return nil, fmt.Errorf("%w: the review's object isn't one: %w", errdef.ErrInvalid, err)
+	}
+	return object, nil
+}
+
+// fieldValidation is what to do with fields that we don't know. The API server has refused those
+// of its own schema already; what is left stands in a schema newer than we are, and is told.
+func fieldValidation(raw runtime.RawExtension) string {
+	var options struct {
+		FieldValidation string `json:"fieldValidation"`
+	}
+	if json.Unmarshal(raw.Raw, &options) == nil && options.FieldValidation == metav1.FieldValidationIgnore {
+		return metav1.FieldValidationIgnore
+	}
+	return metav1.FieldValidationWarn
+}
+
+// undecided is the answer where the manifest room could say nothing. What is no fault of the
+// object doesn't keep it out, as an operator that can't be reached doesn't.
+func undecided(err error) *admissionv1.AdmissionResponse {
+	if errors.Is(err, errdef.ErrInvalid) || errors.Is(err, errdef.ErrUnsupported) {
+		return &admissionv1.AdmissionResponse{Result: status(apierrors.NewBadRequest(err.Error()))}
+	}
+	return &admissionv1.AdmissionResponse{
+		Allowed:  true,
+		Warnings: []string{fmt.Sprintf("not checked: %v; the object's status will tell what is wrong with it", err)},
+	}
+}
+
+func status(err *apierrors.StatusError) *metav1.Status { return &err.ErrStatus }
