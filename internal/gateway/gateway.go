@@ -19,6 +19,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/gateway/grpcpool"
 	"stationmaster.dev/stationmaster/internal/gateway/payloads"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
+	"stationmaster.dev/stationmaster/internal/pick"
 )
 
 // Gateway serves requests by the latest table. It is safe for concurrent use.
@@ -43,6 +44,8 @@ type Gateway struct {
 	tunnels tunnels
 	// places are those of the current view, which the next one takes over; building guards them.
 	places map[placesKey]*places
+	// groups are what is known of the replicas of the current view, kept as places are.
+	groups map[targetKey]*pick.Group
 
 	// crowd counts the requests that wait; stopping is closed when none shall.
 	crowd    crowd

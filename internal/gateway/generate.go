@@ -69,16 +69,20 @@ func (x *exchange) inferOverOpenAI(e *route.Endpoint) error {
 	if err != nil {
 		return err
 	}
-	countTokens(x.g, x.target, answer)
+	x.hold.picked.tokens = countTokens(x.g, x.target, answer)
 	return x.answerInfer(asked, out)
 }
 
-// countTokens counts what an answer in one piece tells of its usage.
-func countTokens(g *Gateway, of *target, answer []byte) {
-	if a, ok := openai.ReadAnswer(answer); ok && a.Told {
-		t := tally{usage: a.Usage, told: true}
-		t.count(g, of)
+// countTokens counts what an answer in one piece tells of its usage, and returns how many tokens it
+// has; 0 where it doesn't tell.
+func countTokens(g *Gateway, of *target, answer []byte) int64 {
+	a, ok := openai.ReadAnswer(answer)
+	if !ok || !a.Told {
+		return 0
 	}
+	t := tally{usage: a.Usage, told: true}
+	t.count(g, of)
+	return a.Usage.Completion
 }
 
 func (x *exchange) generate(e *route.Endpoint) error {
@@ -107,7 +111,7 @@ func (x *exchange) generate(e *route.Endpoint) error {
 	if err != nil {
 		return err
 	}
-	countTokens(x.g, x.target, made)
+	x.hold.picked.tokens = countTokens(x.g, x.target, made)
 	x.answerBytes(http.StatusOK, "application/json", answer)
 	return nil
 }
@@ -145,6 +149,7 @@ func (x *exchange) generateStream(e *route.Endpoint, g *translate.Generate, path
 		if prompt, completion, told := stream.Usage(); told || counted.frames > 0 {
 			counted.usage, counted.told = openai.Usage{Prompt: prompt, Completion: completion}, told
 			counted.count(x.g, x.target)
+			x.hold.picked.tokens = counted.usage.Completion
 		}
 	}()
 	return x.relayTranslated(e, g.Body(x.engineName()), path, stream, func() { counted.frame(x, time.Now()) })

@@ -119,7 +119,7 @@ func (g *Gateway) serveCall(_ any, stream grpc.ServerStream) (err error) {
 	c := &call{
 		g: g, stream: stream, ctx: stream.Context(), start: time.Now(), metric: g.metrics.gateway,
 	}
-	c.hold = hold{g: g, start: c.start}
+	c.hold = hold{g: g, start: c.start, picked: picked{call: c}}
 	c.method, _ = grpc.MethodFromServerStream(stream)
 	if short, ok := strings.CutPrefix(c.method, oipPrefix); ok {
 		if _, known := oipMethods[short]; known {
@@ -288,12 +288,7 @@ func (c *call) find() (*route.Match, *view, error) {
 	if whole {
 		c.match = route.Match{}
 	}
-	c.view.table.Steer(&c.match, func(name string) string {
-		if v := c.md.Get(name); len(v) > 0 {
-			return v[0]
-		}
-		return ""
-	})
+	c.view.table.Steer(&c.match, c.header)
 	return &c.match, c.view, err
 }
 
@@ -407,6 +402,9 @@ var streamDesc = grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 func (c *call) open(ctx context.Context, e *route.Endpoint) (cs grpc.ClientStream, end func(), err error) {
 	for first := true; ; first = false {
 		cs, end, err = c.openOn(ctx, e)
+		if err != nil {
+			c.hold.picked.ended(c.ctx, status.Code(err), true)
+		}
 		if err == nil || status.Code(err) != codes.Unavailable || ctx.Err() != nil {
 			return cs, end, err
 		}
@@ -510,8 +508,10 @@ func (c *call) relay(cs grpc.ClientStream) error {
 	}
 	c.stream.SetTrailer(trailer)
 	if errors.Is(err, io.EOF) {
+		c.hold.picked.ended(c.ctx, codes.OK, false)
 		return nil
 	}
+	c.hold.picked.ended(c.ctx, status.Code(err), false)
 	return c.engineError(err)
 }
 

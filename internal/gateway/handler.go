@@ -52,6 +52,8 @@ type exchange struct {
 	fields  [6]upstream.Field
 	// started says that the response's head went out.
 	started bool
+	// ahead is what was read of a body of V2's generate, nil where nothing had to be.
+	ahead []byte
 	// way is how the request is translated for the engine, and toPath then gives the path there.
 	way    way
 	toPath func() string
@@ -228,6 +230,7 @@ func (x *exchange) serve() {
 	if x.serveOpenAI() || x.serveBatched() {
 		return
 	}
+	x.readGenerate()
 	t, e, err := x.hold.pick(x.r.Context(), x.find)
 	if err != nil {
 		x.recordRefused()

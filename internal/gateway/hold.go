@@ -49,6 +49,8 @@ type hold struct {
 	// place is what the request occupies at the endpoint of a queue's revision.
 	place  *places
 	placed *queue
+	// picked is what the request counts for at the replica that it goes to.
+	picked picked
 	// ticket is the request's in line, if it waits for a place.
 	ticket *ticket
 	line   *queue
@@ -212,6 +214,7 @@ func (h *hold) settle() {
 func (h *hold) end(now time.Time) {
 	h.settle()
 	h.vacate()
+	h.picked.end(now)
 	h.counts(nil, now)
 }
 
@@ -308,14 +311,15 @@ func (h *hold) pick(ctx context.Context, find finder) (*route.Target, *route.End
 			return nil, nil, nil
 		}
 		why := forReturn
-		switch t, e := m.Pick(h.g.turns.next(), v.load); {
+		switch t, e := h.choose(m, v, nil); {
 		case t != nil:
-			if e := h.occupy(v, t, e, nil); e != nil {
-				return t, e, nil
+			if at := h.occupy(v, t, e, nil); at != nil {
+				return t, h.goesTo(v, t, e, at), nil
 			}
-			if e := h.queueFor(v, t, e, nil); e != nil {
-				return t, e, nil
+			if at := h.queueFor(v, t, e, nil); at != nil {
+				return t, h.goesTo(v, t, e, at), nil
 			}
+			h.picked.release(time.Now())
 			why = forPlace
 			h.awaits(v.targets[t].meter, false)
 		case m.Backend.Cold:
@@ -352,11 +356,13 @@ func (h *hold) refuse(s stay, why reason, m *route.Match) error {
 // once, the first time; then whatever the table has a moment later.
 func (h *hold) another(ctx context.Context, not *route.Endpoint, first bool, m *route.Match, v *view, find finder) (*route.Target, *route.Endpoint) {
 	h.vacate()
+	h.picked.release(time.Now())
 	if first {
-		if t, e := m.PickExcept(h.g.turns.next(), v.load, not); t != nil {
-			if e = h.occupy(v, t, e, not); e != nil {
-				return t, e
+		if t, e := h.choose(m, v, not); t != nil {
+			if at := h.occupy(v, t, e, not); at != nil {
+				return t, h.goesTo(v, t, e, at)
 			}
+			h.picked.release(time.Now())
 		}
 	}
 	defer h.settle()

@@ -71,6 +71,7 @@ func (t *tally) frame(x *exchange, now time.Time) {
 		t.gap.Observe(now.Sub(t.last).Seconds())
 	}
 	t.last = now
+	x.hold.picked.charge.Streamed(1)
 }
 
 // count adds the answer to the counters. A stream that ended without its usage counts for as many

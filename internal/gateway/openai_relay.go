@@ -334,6 +334,7 @@ func (r *relay) end(aborted bool) {
 	}
 	if r.x.target != nil {
 		r.tally.count(r.x.g, r.x.target)
+		r.x.hold.picked.tokens = r.tally.usage.Completion
 	}
 }
 

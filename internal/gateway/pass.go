@@ -167,6 +167,7 @@ func (x *exchange) roundTrip(req *upstream.Request, e *route.Endpoint) (*upstrea
 	into := x.w.Header()
 	for first := true; ; first = false {
 		resp, err := x.view.endpoints[e].http.RoundTrip(ctx, req, into)
+		x.hold.picked.answered(ctx, resp, err)
 		if err == nil {
 			return resp, nil
 		}

@@ -134,6 +134,7 @@ func (x *exchange) invoke(ctx context.Context, e *route.Endpoint, method string,
 	for first := true; ; first = false {
 		model, _ := engineModel(&x.match, x.target.Target)
 		unsent, err := x.invokeOn(ctx, e, method, in(model), out)
+		x.hold.picked.ended(x.r.Context(), status.Code(err), unsent)
 		if err == nil {
 			return nil
 		}

@@ -175,6 +175,7 @@ func (c *call) fetch(ctx context.Context, e *route.Endpoint, method string, path
 func (c *call) roundTrip(ctx context.Context, r *upstream.Request, e *route.Endpoint, path func(model string) string, into http.Header) (*upstream.Response, error) {
 	for first := true; ; first = false {
 		resp, err := c.view.endpoints[e].http.RoundTrip(ctx, r, into)
+		c.hold.picked.answered(ctx, resp, err)
 		if err == nil {
 			return resp, nil
 		}

@@ -127,7 +127,7 @@ func (c *call) inferTranslated(ctx context.Context, e *route.Endpoint, in *pb.Mo
 	if err != nil {
 		return nil, err
 	}
-	countTokens(c.g, c.target, reply.body)
+	c.hold.picked.tokens = countTokens(c.g, c.target, reply.body)
 	out.ModelName, out.ID = c.model, cmp.Or(out.ID, asked.ID)
 	m, err := oip.ResponseToProto(out, len(in.GetRawInputContents()) > 0)
 	if err != nil {

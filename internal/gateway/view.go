@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
+	"stationmaster.dev/stationmaster/internal/pick"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
 	"stationmaster.dev/stationmaster/internal/translate"
@@ -21,7 +22,7 @@ type view struct {
 	graphs    map[*route.Service]*graphView
 	// batches says that the requests of some component are put together.
 	batches bool
-	// load is the function that route's picks ask.
+	// load is what picks for copies of requests ask.
 	load func(*route.Endpoint) int64
 }
 
@@ -39,6 +40,9 @@ type target struct {
 	undeclared error
 	metrics    *targetMetrics
 	meter      *meter
+	// group picks among the endpoints, whose replicas are in their order.
+	group    *pick.Group
+	replicas []*pick.Replica
 	// witness is nil while the revision has its component's traffic alone.
 	witness *witness
 }
@@ -96,6 +100,7 @@ func (g *Gateway) newView(table *route.Table) *view {
 	httpAddrs := make(map[string]bool, len(last.endpoints))
 	live := make(map[targetKey]bool, len(last.targets))
 	kept := map[placesKey]*places{}
+	groups := make(map[targetKey]*pick.Group, len(last.targets))
 	seen := g.witnesses.renew(sharing(table))
 	for s, b := range table.Backends {
 		v.batches = v.batches || b.Batch != nil
@@ -107,6 +112,7 @@ func (g *Gateway) newView(table *route.Table) *view {
 			if t.Revision != "" {
 				vt.revision = []string{t.Revision}
 			}
+			vt.group, vt.replicas = g.groupOf(key, t, groups)
 			vt.stamp = openai.NewStamp(fingerprint(t))
 			vt.settings, vt.undeclared = translate.ParseSettings(t.Translate)
 			if t.Digest != "" {
@@ -135,7 +141,7 @@ func (g *Gateway) newView(table *route.Table) *view {
 	g.payloads.Prune(func(key spec.ServiceKey) bool { _, known := table.Named(key, "/"); return known })
 	g.meters.prune(func(key targetKey) bool { return live[key] })
 	g.models.prune(func(key targetKey) bool { return live[key] })
-	g.places = kept
+	g.places, g.groups = kept, groups
 	return v
 }
 

@@ -274,6 +274,7 @@ func podMeta(in Input, p part, dot *subject) metav1.ObjectMeta {
 		maps.Copy(m.Labels, in.Runtime.Labels)
 		maps.Copy(m.Annotations, in.Runtime.Annotations)
 	}
+	runtimesPicking := m.Annotations[PickingAnnotation]
 	maps.Copy(m.Labels, dot.Labels)
 	maps.Copy(m.Annotations, in.Service.Annotations)
 	for _, a := range disallowedAnnotations {
@@ -282,6 +283,7 @@ func podMeta(in Input, p part, dot *subject) metav1.ObjectMeta {
 	maps.Copy(m.Labels, p.ext.Labels)
 	maps.Copy(m.Annotations, p.ext.Annotations)
 	delete(m.Annotations, LocalAnnotation)
+	onlyRuntimesPicking(m.Annotations, runtimesPicking)
 	m.Labels["serving.kserve.io/inferenceservice"] = in.Service.Name
 	m.Labels["component"] = string(in.Component)
 	m.Labels["app"] = AppLabel(in.Service.Name, in.Component)

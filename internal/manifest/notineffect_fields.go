@@ -8,6 +8,7 @@ import (
 
 	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+	"stationmaster.dev/stationmaster/internal/pick"
 )
 
 // fields says of each JSON field of a type what becomes of it.
@@ -268,6 +269,11 @@ func annotationReason(key, value string) string {
 		return ""
 	case StickyAnnotation:
 		if _, err := ParseSticky(value); err != nil {
+			return err.Error()
+		}
+		return ""
+	case PickingAnnotation:
+		if _, err := pick.Parse(value, false); err != nil {
 			return err.Error()
 		}
 		return ""

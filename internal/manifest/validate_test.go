@@ -220,6 +220,17 @@ func TestValidate(t *testing.T) {
 			m[2].PodMetric.Metric.Query, m[2].PodMetric.Metric.ServerAddress = "stationmaster_engine_steam", ""
 			s.Spec.Predictor.AutoScaling = &v1beta1.AutoScalingSpec{Metrics: m}
 		}), want: []string{`metrics[2].podmetric.metric.query: Invalid value: "stationmaster_engine_steam"`}},
+		"a policy for picking": {is: with(func(s is) {
+			annotate(s, PickingAnnotation, "prefix=3, least-tokens, bound=1.1")
+			s.Spec.Predictor.Annotations = map[string]string{PickingAnnotation: "session, header=X-User"}
+		})},
+		"policies for picking that can't be": {
+			is: with(func(s is) {
+				annotate(s, PickingAnnotation, "fastest")
+				s.Spec.Predictor.Annotations = map[string]string{PickingAnnotation: "prefix=0"}
+			}),
+			want: []string{`metadata.annotations[stationmaster.dev/picking]: Invalid value: "fastest": there is no "fastest": the scorers are round-robin,`, "spec.predictor.annotations[stationmaster.dev/picking]"},
+		},
 		"an unknown autoscaler": {is: with(func(s is) { annotate(s, AutoscalerClassAnnotation, "magic") }), want: []string{"metadata.annotations[serving.kserve.io/autoscalerClass]: Unsupported value"}},
 		"a metric without its source": {is: with(func(s is) {
 			s.Spec.Predictor.AutoScaling = &v1beta1.AutoScalingSpec{Metrics: []v1beta1.MetricsSpec{{Type: "External", Resource: &v1beta1.ResourceMetricSource{}}}}

@@ -39,9 +39,10 @@ func validateTranslation(annotations map[string]string, at *field.Path) field.Er
 	return nil
 }
 
-// validatePodAnnotations refuses what an engine's pod can't be asked by, in the annotations at a path.
+// validatePodAnnotations refuses what an engine's pod can't be asked by, or picked by, in the annotations at a path.
 func validatePodAnnotations(annotations map[string]string, at *field.Path) field.ErrorList {
 	errs := append(validateTranslation(annotations, at), validateCredentials(annotations, at)...)
+	errs = append(errs, validatePicking(annotations, at)...)
 	return append(errs, validateEngine(annotations, at)...)
 }
 

@@ -114,6 +114,23 @@ func (m *Match) PickExcept(rnd uint64, load func(*Endpoint) int64, not *Endpoint
 	return m.Backend.choose(uint32(m.place>>32), not, func(t *Target) *Endpoint { return t.of(m.place, not) })
 }
 
+// Chooser chooses endpoints of a target: by the low half of a random number, never not, and nil
+// where there is no other.
+type Chooser interface {
+	Choose(t *Target, rnd uint32, not *Endpoint) *Endpoint
+}
+
+// PickBy is PickExcept with the endpoint chosen by somebody else, but for a client with a place.
+// placed reports that it is such a client's, which the Chooser wasn't asked about. not may be nil.
+func (m *Match) PickBy(rnd uint64, not *Endpoint, by Chooser) (t *Target, e *Endpoint, placed bool) {
+	if m.place != 0 {
+		t, e = m.PickExcept(rnd, nil, not)
+		return t, e, true
+	}
+	t, e = m.Backend.choose(uint32(rnd>>32), not, func(t *Target) *Endpoint { return by.Choose(t, uint32(rnd), not) })
+	return t, e, false
+}
+
 // of returns the endpoint that a place falls to.
 func (t *Target) of(place uint64, not *Endpoint) *Endpoint {
 	var found *Endpoint

@@ -91,6 +91,9 @@ type Target struct {
 	// Translate is what is declared of translations to the engine's protocol (package translate
 	// reads it); empty leaves them to the model's metadata.
 	Translate string
+	// Picking is how endpoints are chosen (package pick reads it); empty means as is best for the
+	// kind of engine.
+	Picking string
 	// Protocols the engine speaks; empty means undeclared, then requests pass as they came.
 	Protocols []spec.Protocol
 	// Limit is the most requests that an endpoint is given at once; zero means no limit.

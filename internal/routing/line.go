@@ -4,6 +4,7 @@
 package routing
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -57,6 +58,8 @@ type Component struct {
 	// it runs because there was nothing to do. Hidden says that what still runs of it is about to
 	// end, and gets no request.
 	Cold, Hidden bool
+	// Picking is what the manifest says of how replicas are picked; empty leaves it to the runtime.
+	Picking string
 	// Log and Batch are as in route.Backend.
 	Log   *spec.PayloadLog
 	Batch *spec.Batching
@@ -66,7 +69,7 @@ type Component struct {
 
 // NewComponent returns a component of a service with what its manifest alone says of it.
 func NewComponent(is *v1beta1.InferenceService, name spec.Component) Component {
-	return Component{Name: name, Log: manifest.PayloadLogOf(is, name), Batch: manifest.BatchingOf(is, name)}
+	return Component{Name: name, Log: manifest.PayloadLogOf(is, name), Batch: manifest.BatchingOf(is, name), Picking: manifest.PickingOf(is, name)}
 }
 
 // Line returns the service's line of the routing table. It names the targets that have a ready
@@ -163,6 +166,7 @@ func (s *Service) backend(comp *Component) route.Backend {
 		}
 		t := s.target(rev, int(target.Percent))
 		t.Tag = target.Tag
+		t.Picking = cmp.Or(comp.Picking, strings.TrimSpace(rev.Spec.PodTemplate.Annotations[manifest.PickingAnnotation]))
 		if comp.Hidden {
 			t.Endpoints = nil
 		}

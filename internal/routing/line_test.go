@@ -9,6 +9,7 @@ import (
 
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+	"stationmaster.dev/stationmaster/internal/manifest"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/routing"
 	"stationmaster.dev/stationmaster/internal/spec"
@@ -218,6 +219,23 @@ func TestLineCarriesTheRevisionsLimitAndStartUpTime(t *testing.T) {
 	}).Components[spec.Predictor]
 	if got.Startup != 3*time.Second || got.Targets[0].Limit != 4 {
 		t.Errorf("start-up %v and limit %d, want 3s and 4", got.Startup, got.Targets[0].Limit)
+	}
+}
+
+func TestTheManifestGoesBeforeTheRuntimeInHowReplicasArePicked(t *testing.T) {
+	r := revision("iris-predictor-00001", "predictor")
+	r.Spec.PodTemplate.Annotations = map[string]string{manifest.PickingAnnotation: "round-robin "}
+	is := &v1beta1.InferenceService{}
+	for want, service := range map[string]string{"round-robin": "", "prefix": "prefix"} {
+		is.Annotations = map[string]string{manifest.PickingAnnotation: service}
+		comp := routing.NewComponent(is, spec.Predictor)
+		comp.Route, comp.Cold = routed("predictor", r.Name, 100), true
+		got := routing.Line(routing.Service{
+			Key: spec.ServiceKey{Namespace: "team", Name: "iris"}, Components: []routing.Component{comp}, Revisions: []smv1alpha1.Revision{r},
+		}).Components[spec.Predictor].Targets[0].Picking
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }
 

@@ -26,6 +26,11 @@ type Request struct {
 	// Whole says that the text was read to its end: what isn't here, isn't in the request.
 	Whole bool
 
+	// MaxTokens is how many tokens the answer may have at most, by whichever of the API's names for
+	// it; 0 means that nothing is said.
+	MaxTokens int64
+
+	prompt                        promptSpans
 	model, stream, options, usage Span
 	open                          int // behind the brace that opens stream_options
 	bare                          bool
@@ -64,7 +69,8 @@ func ReadRequest(text []byte, whole bool) (Request, error) {
 		case "stream_options":
 			return r.readOptions(s, from)
 		}
-		_, err := s.Skip()
+		text, err := s.Skip()
+		r.readPrompt(key, text, Span{from, s.Pos()}, err)
 		return err
 	})
 	if err == nil && whole {

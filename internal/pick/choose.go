@@ -1,0 +1,266 @@
+package pick
+
+// State is what is known of one replica when a request's is chosen.
+type State struct {
+	// ID tells the replica from others, the same in every gateway.
+	ID uint64
+	// Requests and Tokens are in flight, what others gave it included as far as that is known.
+	Requests, Tokens float64
+	// Matched is the share of the prompt that the replica has, 0 to 1.
+	Matched float64
+	// KVUse is the share of the key-value cache in use, and Waiting how many requests wait in the
+	// engine; negative means that neither is known.
+	KVUse, Waiting float64
+	// Adapter is 1 where the replica has the adapter, 0.5 where it has room for it or where that
+	// isn't known, 0 where it has neither.
+	Adapter float64
+	// Health says whether the replica was ejected.
+	Health Health
+	// Skip leaves the replica out altogether.
+	Skip bool
+}
+
+// Health is how a replica answered lately.
+type Health uint8
+
+// The states of health.
+const (
+	// In: it gets requests.
+	In Health = iota
+	// Failing: it answered with errors, and gets none while at least half of the replicas do.
+	Failing
+	// Unreachable: it couldn't be reached, and gets none while there is another.
+	Unreachable
+)
+
+// Want is what of a request its replica is chosen by.
+type Want struct {
+	// Tokens is the load that the request is, in tokens.
+	Tokens float64
+	// Session is the hash of what tells the client's session; 0 for none.
+	Session uint64
+	// Adapter says that the request is for a LoRA adapter, so that State.Adapter is read.
+	Adapter bool
+}
+
+// Choose returns the index of the replica with the greatest weighted score, of several as good any
+// one by rnd, which must be uniform; -1 when there is none. turn counts decisions, for round robin.
+// It is a function of its arguments, keeps and changes nothing, and allocates nothing.
+func (p *Policy) Choose(states []State, want Want, rnd, turn uint64) int {
+	least := p.eligible(states)
+	if least < 0 {
+		return -1
+	}
+	c := choice{p: p, states: states, want: want, worst: Health(least), session: -1}
+	c.add()
+	if c.n == 1 {
+		return c.first
+	}
+	c.limit()
+	if p.uses(Session) && want.Session != 0 {
+		c.rank()
+	}
+	if p.uses(RoundRobin) {
+		c.turn = int(turn % uint64(c.allowed))
+	}
+	return c.best(rnd)
+}
+
+// eligible returns the worst health with which replicas get requests, or -1 when there are none.
+func (p *Policy) eligible(states []State) int {
+	var of [Unreachable + 1]int
+	for i := range states {
+		if s := &states[i]; !s.Skip {
+			of[s.Health]++
+		}
+	}
+	all := of[In] + of[Failing] + of[Unreachable]
+	switch {
+	case all == 0:
+		return -1
+	case of[In] > 0 && 2*of[In] >= of[In]+of[Failing]:
+		return int(In)
+	case of[In]+of[Failing] > 0:
+		return int(Failing)
+	}
+	return int(Unreachable)
+}
+
+// choice is one decision under way.
+type choice struct {
+	p      *Policy
+	states []State
+	want   Want
+	worst  Health
+	// n are eligible, first is the first of them.
+	n, first         int
+	requests, tokens float64
+	// kvUse and waiting are sums over those of which it is known.
+	kvUse, waiting float64
+	told           int
+	// most is the greatest load with which a replica may still be chosen, and allowed how many
+	// have no more.
+	most    float64
+	bounded bool
+	allowed int
+	// session is the replica that the session falls to, turn how many allowed ones come before
+	// the one whose turn it is.
+	session, turn int
+}
+
+func (c *choice) in(s *State) bool { return !s.Skip && s.Health <= c.worst }
+
+func (c *choice) add() {
+	for i := range c.states {
+		s := &c.states[i]
+		if !c.in(s) {
+			continue
+		}
+		if c.n++; c.n == 1 {
+			c.first = i
+		}
+		c.requests += s.Requests
+		c.tokens += s.Tokens
+		if s.KVUse >= 0 {
+			c.told++
+			c.kvUse += s.KVUse
+			c.waiting += s.Waiting
+		}
+	}
+}
+
+// load is what the bound is about, and own what this request adds to it.
+func (c *choice) load(s *State) float64 {
+	if c.p.ReadsPrompts() {
+		return s.Tokens
+	}
+	return s.Requests
+}
+
+func (c *choice) own() float64 {
+	if c.p.ReadsPrompts() {
+		return max(c.want.Tokens, 1)
+	}
+	return 1
+}
+
+// limit finds out which replicas may be chosen (V. Mirrokni, M. Thorup, M. Zadimoghaddam,
+// "Consistent Hashing with Bounded Loads", 2018): a replica's load with this request is at most
+// the bound times the mean with this request, and a replica with no more than one other such
+// request always may. Where none may it is those with the least load.
+func (c *choice) limit() {
+	c.allowed = c.n
+	if !c.p.draws() {
+		return
+	}
+	c.bounded = true
+	own, total := c.own(), c.requests
+	if c.p.ReadsPrompts() {
+		total = c.tokens
+	}
+	c.most = max(2*own, max(c.p.Bound, 1)*(total+own)/float64(c.n)) - own
+	lowest := -1.
+	c.allowed = 0
+	for i := range c.states {
+		s := &c.states[i]
+		if !c.in(s) {
+			continue
+		}
+		l := c.load(s)
+		if l <= c.most {
+			c.allowed++
+		}
+		if lowest < 0 || l < lowest {
+			lowest = l
+		}
+	}
+	if c.allowed > 0 {
+		return
+	}
+	c.most = lowest
+	for i := range c.states {
+		if s := &c.states[i]; c.in(s) && c.load(s) <= c.most {
+			c.allowed++
+		}
+	}
+}
+
+func (c *choice) may(s *State) bool { return c.in(s) && (!c.bounded || c.load(s) <= c.most) }
+
+// rank finds the replica that the session falls to (D. Thaler, C. Ravishankar, "Using Name-Based
+// Mappings to Increase Hit Rates", 1998): the same one as long as it is there and has room.
+func (c *choice) rank() {
+	most := uint64(0)
+	for i := range c.states {
+		s := &c.states[i]
+		if !c.may(s) {
+			continue
+		}
+		if r := mix(c.want.Session ^ s.ID); c.session < 0 || r > most {
+			c.session, most = i, r
+		}
+	}
+}
+
+func (c *choice) best(rnd uint64) int {
+	best, top, ties, nth := -1, 0., uint64(0), 0
+	for i := range c.states {
+		s := &c.states[i]
+		if !c.may(s) {
+			continue
+		}
+		score := c.score(i, s, nth)
+		nth++
+		switch {
+		case best < 0 || score > top:
+			best, top, ties = i, score, 1
+		case score == top:
+			// Each of those that tie is as likely in the end.
+			ties++
+			rnd = rnd*6364136223846793005 + 1442695040888963407
+			if (rnd>>32)*ties>>32 == 0 {
+				best = i
+			}
+		}
+	}
+	return best
+}
+
+// score is the weighted sum; nth counts the replicas that may be chosen.
+func (c *choice) score(i int, s *State, nth int) float64 {
+	w := &c.p.Weights
+	score := w[Prefix] * s.Matched
+	if w[LeastRequests] > 0 {
+		score += w[LeastRequests] * below(s.Requests, c.requests, c.n)
+	}
+	if w[LeastTokens] > 0 {
+		score += w[LeastTokens] * below(s.Tokens, c.tokens, c.n)
+	}
+	if w[RoundRobin] > 0 && nth == c.turn {
+		score += w[RoundRobin]
+	}
+	if i == c.session {
+		score += w[Session]
+	}
+	if c.told > 0 && (w[KVCache] > 0 || w[Queue] > 0) {
+		use, waiting := s.KVUse, s.Waiting
+		if use < 0 { // as the mean of the others
+			use, waiting = c.kvUse/float64(c.told), c.waiting/float64(c.told)
+		}
+		score += w[KVCache]*(1-min(use, 1)) + w[Queue]*below(waiting, c.waiting, c.told)
+	}
+	if c.want.Adapter {
+		score += w[LoRA] * s.Adapter
+	}
+	return score
+}
+
+// below says how far a value is below twice the mean of n that sum to a total: 1 for nothing, 1/2
+// for the mean, 0 from twice the mean on. Of any values the lowest is at most the mean, so that it
+// has the greatest score.
+func below(v, total float64, n int) float64 {
+	if total <= 0 {
+		return 1
+	}
+	return max(1-v*float64(n)/(2*total), 0)
+}
