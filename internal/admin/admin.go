@@ -27,6 +27,9 @@ type Config struct {
 	Logs func(context.Context, LogQuery) (io.ReadCloser, error)
 	// Demand is a gateway's load, streamed to whoever asks; nil means that there is none.
 	Demand *state.Topic[demand.Report]
+	// Engines answers what is below /engines/, the engines' own pages of metrics; nil means that
+	// there are none.
+	Engines http.Handler
 	// Token is what a client must bear to read logs, which may hold what users sent.
 	Token string
 }
@@ -78,6 +81,9 @@ func handler(serving context.Context, cfg Config, profiles bool) http.Handler {
 	})
 	if cfg.Demand != nil {
 		mux.HandleFunc("GET /demand", load(serving, cfg.Demand))
+	}
+	if cfg.Engines != nil {
+		mux.Handle("GET /engines/", cfg.Engines)
 	}
 	if cfg.Logs != nil {
 		mux.Handle("GET /logs/{namespace}/{name}", authorized(cfg.Token, logs(serving, cfg.Logs)))

@@ -261,13 +261,15 @@ func Gateway(ctx context.Context, cfg GatewayConfig) error {
 		return err
 	}
 
+	sampler := measure.NewSampler(&table, cfg.Logger)
+	metrics.MustRegister(sampler)
 	var ready atomic.Bool
 	back := newGroup(context.WithoutCancel(ctx), cfg.Logger)
 	front := newGroup(back.ctx, cfg.Logger)
 	defer back.stop()
 	defer front.stop()
 	back.run("admin", func(ctx context.Context) error {
-		return admin.Serve(ctx, side, admin.Config{Metrics: metrics, Ready: whether(&ready), Demand: &load})
+		return admin.Serve(ctx, side, admin.Config{Metrics: metrics, Ready: whether(&ready), Demand: &load, Engines: sampler.Pages()})
 	})
 	back.run("pods", pods.Run)
 	if !await(ctx, pods.Synced(), back) {
@@ -278,6 +280,7 @@ func Gateway(ctx context.Context, cfg GatewayConfig) error {
 		return back.err()
 	}
 	front.run("gateway", server.Run)
+	back.run("sample", sampler.Run)
 	ready.Store(true)
 	a := server.Addrs()
 	fmt.Fprintf(cfg.Out, "ready http=%s grpc=%s admin=%s\n", a.HTTP, a.GRPC, side.Addr())

@@ -56,6 +56,7 @@ type standalone struct {
 	control    *control.Controller
 	autoscaler *autoscale.Loop
 	meter      *measure.Meter
+	sampler    *measure.Sampler
 	ledger     demand.Ledger
 	token      string
 	lazy       *lazyClient
@@ -179,6 +180,8 @@ func (s *standalone) buildPlatform() error {
 	s.autoscaler = autoscale.New(&s.board, s.cfg.Logger)
 	s.metrics.MustRegister(scalingMetrics{board: &s.board})
 	s.meter = measure.New(&s.board, s.platform, s.cfg.Logger)
+	s.sampler = measure.NewSampler(&s.table, s.cfg.Logger)
+	s.metrics.MustRegister(s.sampler)
 	return nil
 }
 
@@ -211,6 +214,7 @@ func (s *standalone) close() {
 //	autoscale load → replicas                        reads: load, board
 //	measure   metrics to scale on                    reads: board, platform
 //	models    what replicas say of trained models    reads: control
+//	sample    what engines tell of themselves        reads: table
 //	admin     health and metrics                     reads: all
 func (s *standalone) run(ctx context.Context, objects []*unstructuredObject) error {
 	// Parts outlive ctx: they are stopped one after another below.
@@ -222,7 +226,7 @@ func (s *standalone) run(ctx context.Context, objects []*unstructuredObject) err
 
 	back.run("api", s.api.Run)
 	front.run("admin", func(ctx context.Context) error {
-		return admin.Serve(ctx, s.admin, admin.Config{Metrics: s.metrics, Ready: s.readiness, Token: s.token, Logs: s.logs})
+		return admin.Serve(ctx, s.admin, admin.Config{Metrics: s.metrics, Ready: s.readiness, Token: s.token, Logs: s.logs, Engines: s.sampler.Pages()})
 	})
 	select {
 	case <-s.api.Ready():
@@ -269,6 +273,7 @@ func (s *standalone) run(ctx context.Context, objects []*unstructuredObject) err
 	controllers.run("autoscale", s.autoscaler.Run)
 	controllers.run("measure", s.meter.Run)
 	controllers.run("models", s.watch.Run)
+	controllers.run("sample", s.sampler.Run)
 	controllers.run("load", func(ctx context.Context) error { return followLoad(ctx, &s.load, reporters{s.autoscaler, &s.ledger}) })
 
 	err = s.serve(ctx, c, objects, before, back, engines, controllers, front)

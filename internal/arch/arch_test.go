@@ -71,7 +71,7 @@ var rooms = map[string]room{
 	"internal/modelserver":           {layer: 3, may: []string{"api/oip", "internal/onnx", "internal/wire", "internal/errdef", "internal/modelstore", "internal/modellist", "internal/modelserver/residency"}, never: []string{"k8s.io/"}},
 	"internal/modelserver/residency": {layer: 1, may: []string{}, never: pureNever},
 	"internal/autoscale":             {layer: 3, may: []string{"internal/spec", "internal/state", "internal/scale", "internal/demand"}, never: []string{"k8s.io/", "os/exec", "net/http"}},
-	"internal/measure":               {layer: 3, may: []string{"internal/spec", "internal/errdef", "internal/scale", "internal/demand", "internal/engine", "internal/wire"}, never: []string{"k8s.io/", "os/exec"}},
+	"internal/measure":               {layer: 3, may: []string{"internal/spec", "internal/errdef", "internal/scale", "internal/demand", "internal/engine", "internal/wire", "internal/route", "internal/state"}, never: []string{"k8s.io/", "os/exec"}},
 	"internal/translate":             {layer: 1, may: []string{"internal/errdef", "internal/wire"}, never: []string{"os/exec", "k8s.io/", "sigs.k8s.io/", "database/sql"}},
 	"internal/gateway/convert":       {layer: 1, may: []string{"api/oip", "internal/errdef", "internal/wire"}, never: []string{"os/exec", "k8s.io/", "sigs.k8s.io/", "database/sql"}},
 	"internal/gateway/frame":         {layer: 1, may: []string{}, never: []string{"os/exec", "k8s.io/", "sigs.k8s.io/", "database/sql"}},

@@ -1,6 +1,7 @@
 // Package measure reads the metrics on which revisions scale: from a Prometheus server, from the
 // engines' own pages, and from what the platform says their processes use. It writes them down
-// for the autoscaler and decides nothing.
+// for the autoscaler and decides nothing. And it looks at the pages of all engines, so that what
+// they tell comes out under one set of names.
 package measure
 
 import (

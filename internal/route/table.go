@@ -94,6 +94,8 @@ type Target struct {
 	// Picking is how endpoints are chosen (package pick reads it); empty means as is best for the
 	// kind of engine.
 	Picking string
+	// Engine is the name of the adapter of what runs; empty means not known.
+	Engine string
 	// Protocols the engine speaks; empty means undeclared, then requests pass as they came.
 	Protocols []spec.Protocol
 	// Limit is the most requests that an endpoint is given at once; zero means no limit.
@@ -118,4 +120,7 @@ type Endpoint struct {
 	Replica string
 	HTTP    string
 	GRPC    string
+	// Metrics is the URL of the page on which it tells its own metrics; empty means that it has none
+	// that is reached.
+	Metrics string
 }

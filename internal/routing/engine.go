@@ -58,12 +58,8 @@ func PagesOf(rev *smv1alpha1.Revision, inCluster bool) Pages {
 		path, own = cmp.Or(path, a.Page.Path), a.Page.Port
 	}
 	p := Pages{path: cmp.Or(path, "/metrics")}
-	server := ""
-	if given != "" {
-		server = serverPort(rev)
-	}
 	switch {
-	case given != "" && given != server:
+	case given != "" && (inCluster && own == 0 || given != serverPort(rev)):
 		p.port = given
 	case own != 0:
 		// KServe's annotation names the port for inference for engines that have another.

@@ -164,7 +164,8 @@ func (s *Service) backend(comp *Component) route.Backend {
 		if rev == nil {
 			continue
 		}
-		t := s.target(rev, int(target.Percent))
+		pages := PagesOf(rev, s.InCluster)
+		t := s.target(rev, pages, int(target.Percent))
 		t.Tag = target.Tag
 		t.Picking = cmp.Or(comp.Picking, strings.TrimSpace(rev.Spec.PodTemplate.Annotations[manifest.PickingAnnotation]))
 		if comp.Hidden {
@@ -175,7 +176,7 @@ func (s *Service) backend(comp *Component) route.Backend {
 		} else {
 			cold = append(cold, t)
 		}
-		if t.Endpoints = s.endpoints(rev, lingers); len(t.Endpoints) > 0 && !comp.Hidden {
+		if t.Endpoints = s.endpoints(rev, pages, lingers); len(t.Endpoints) > 0 && !comp.Hidden {
 			lingering = append(lingering, t)
 		}
 		if u := rev.Status.Startup; u != nil && u.Ready != nil {
@@ -217,10 +218,13 @@ func (s *Service) backend(comp *Component) route.Backend {
 	return b
 }
 
-func (s *Service) target(rev *smv1alpha1.Revision, percent int) route.Target {
+func (s *Service) target(rev *smv1alpha1.Revision, pages Pages, percent int) route.Target {
 	t := route.Target{Revision: rev.Name, Weight: percent, ModelName: rev.Spec.ModelName, OpenAI: openAIRoot(rev), Credentials: credentials(rev), Translate: translation(rev), ContextLength: contextLength(rev), Limit: int(rev.Spec.ContainerConcurrency)}
 	if f := rev.Spec.ModelFormat; f != nil {
 		t.Format = f.Name
+	}
+	if a := EngineOf(rev); a != nil {
+		t.Engine = a.Name
 	}
 	for _, p := range rev.Spec.Protocols {
 		t.Protocols = append(t.Protocols, spec.Protocol(p))
@@ -229,7 +233,7 @@ func (s *Service) target(rev *smv1alpha1.Revision, percent int) route.Target {
 	if len(rev.Spec.Models) > 0 {
 		model = rev.Spec.Models[0].URI
 	}
-	t.Endpoints = s.endpoints(rev, isReady)
+	t.Endpoints = s.endpoints(rev, pages, isReady)
 	for _, r := range s.Observed.Of(spec.RevisionKey{Namespace: rev.Namespace, Name: rev.Name}) {
 		if t.Digest == "" && (isReady(r) || lingers(r)) {
 			t.Digest = r.Digests[model]
@@ -246,11 +250,11 @@ func (s *Service) target(rev *smv1alpha1.Revision, percent int) route.Target {
 }
 
 // endpoints are those of a revision's replicas that are of use.
-func (s *Service) endpoints(rev *smv1alpha1.Revision, of func(spec.Replica) bool) []route.Endpoint {
+func (s *Service) endpoints(rev *smv1alpha1.Revision, pages Pages, of func(spec.Replica) bool) []route.Endpoint {
 	var out []route.Endpoint
 	for _, r := range s.Observed.Of(spec.RevisionKey{Namespace: rev.Namespace, Name: rev.Name}) {
 		if of(r) {
-			out = append(out, route.Endpoint{Replica: r.ID, HTTP: r.HTTP, GRPC: r.GRPC})
+			out = append(out, route.Endpoint{Replica: r.ID, HTTP: r.HTTP, GRPC: r.GRPC, Metrics: pages.Of(r)})
 		}
 	}
 	return out

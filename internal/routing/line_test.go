@@ -49,9 +49,9 @@ func TestLine(t *testing.T) {
 	r1, r2 := revision("iris-predictor-00001", "predictor"), revision("iris-predictor-00002", "predictor")
 	r1.Status.Models = []smv1alpha1.ResolvedModel{{URI: "https://models/iris", Digest: digest}}
 	target := func(name string, weight int, digest string, ids ...string) route.Target {
-		t := route.Target{Revision: name, Weight: weight, Digest: digest, ModelName: "iris", Protocols: []spec.Protocol{spec.V2}}
+		t := route.Target{Revision: name, Weight: weight, Digest: digest, ModelName: "iris", Engine: "v2", Protocols: []spec.Protocol{spec.V2}}
 		for _, id := range ids {
-			t.Endpoints = append(t.Endpoints, route.Endpoint{Replica: id, HTTP: id + ":8080"})
+			t.Endpoints = append(t.Endpoints, route.Endpoint{Replica: id, HTTP: id + ":8080", Metrics: "http://" + id + ":8080/metrics"})
 		}
 		return t
 	}

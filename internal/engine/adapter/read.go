@@ -295,3 +295,8 @@ func (r *Reading) Value(n Name, before *Reading) (float64, bool) {
 	}
 	return max(batched, 0) / batches, true
 }
+
+// Any says whether an engine's page may have any value at all.
+func (m *Metrics) Any() bool {
+	return slices.ContainsFunc(slices.Concat(Scalars(), Histograms()), m.Tells)
+}
