@@ -355,16 +355,13 @@ func (h *hold) refuse(s stay, why reason, m *route.Match) error {
 // another finds an endpoint in place of one that couldn't be reached: another replica at
 // once, the first time; then whatever the table has a moment later.
 func (h *hold) another(ctx context.Context, not *route.Endpoint, first bool, m *route.Match, v *view, find finder) (*route.Target, *route.Endpoint) {
-	h.vacate()
-	h.picked.release(time.Now())
 	if first {
-		if t, e := h.choose(m, v, not); t != nil {
-			if at := h.occupy(v, t, e, not); at != nil {
-				return t, h.goesTo(v, t, e, at)
-			}
-			h.picked.release(time.Now())
+		if t, e := h.elsewhere(not, m, v); t != nil {
+			return t, e
 		}
 	}
+	h.vacate()
+	h.picked.release(time.Now())
 	defer h.settle()
 	if h.wait(ctx, forDial, m.Service, v.table, redial) != goOn {
 		return nil, nil

@@ -52,8 +52,10 @@ type asked struct {
 	rest  io.ReadCloser
 	// length is what the client announced.
 	length int64
-	// dressed is what the body was last made for.
+	// dressed is what the body was last made for, and sent what it was made to be, nil where not all
+	// of it was read.
 	dressed dress
+	sent    []byte
 	relay   *relay
 }
 
@@ -334,6 +336,7 @@ func (x *exchange) dress() {
 	x.r.Body = a.body(read)
 	switch {
 	case a.whole:
+		a.sent = read
 		x.r.ContentLength = int64(len(read))
 	case a.length >= 0:
 		x.r.ContentLength = a.length + int64(len(read)-len(a.read))

@@ -100,6 +100,9 @@ func (x *exchange) attachBody(req *upstream.Request) error {
 	}
 	body := &limitedBody{r: x.r.Body, left: limit, limit: limit, rc: rc, wait: x.g.cfg.Timeouts.Body}
 	req.Body, req.AbortBody = body, body.abort
+	if a := x.ask; a != nil && a.sent != nil {
+		req.Rewind = func() io.Reader { return bytes.NewReader(a.sent) }
+	}
 	req.Trailer = x.r.Trailer
 	return nil
 }
@@ -174,10 +177,10 @@ func (x *exchange) roundTrip(req *upstream.Request, e *route.Endpoint) (*upstrea
 		if first {
 			x.upstreamFailed(err)
 		}
-		if !unreached(err) || ctx.Err() != nil || !req.Repeatable() || !(first || undialed(err)) {
+		if ctx.Err() != nil || !req.Repeatable() {
 			return nil, x.clientError(err)
 		}
-		t, other := x.hold.another(ctx, e, first, &x.match, x.view, x.find)
+		t, other := x.hold.instead(ctx, attempt{err, e, first, x.infers()}, &x.match, x.view, x.find)
 		if other == nil || other.HTTP == "" {
 			return nil, x.clientError(err)
 		}
@@ -198,6 +201,19 @@ func (x *exchange) upstreamFailed(err error) {
 	if errors.As(err, &up) {
 		x.metric.upstreamError(string(up.Stage))
 	}
+}
+
+// infers reports whether the request is for inference alone, so that it may be made again where
+// nobody got anything of an answer.
+func (x *exchange) infers() bool {
+	if x.ask != nil {
+		return x.ask.call.Op.Asks()
+	}
+	switch x.match.Call.Op {
+	case route.Infer, route.Predict, route.Explain, route.Generate, route.GenerateStream:
+		return true
+	}
+	return false
 }
 
 // unreached reports that nothing of the request left the gateway.

@@ -134,6 +134,42 @@ func (h *hold) goesTo(v *view, t *route.Target, e, at *route.Endpoint) *route.En
 	return at
 }
 
+// elsewhere finds another endpoint at once, or none.
+func (h *hold) elsewhere(not *route.Endpoint, m *route.Match, v *view) (*route.Target, *route.Endpoint) {
+	h.vacate()
+	t, e := h.choose(m, v, not)
+	if t == nil {
+		return nil, nil
+	}
+	at := h.occupy(v, t, e, not)
+	if at == nil {
+		h.picked.release(time.Now())
+		return nil, nil
+	}
+	return t, h.goesTo(v, t, e, at)
+}
+
+// attempt is a request's at an endpoint, which failed.
+type attempt struct {
+	err error
+	at  *route.Endpoint
+	// first says that none was before, and infers that the request may be made twice.
+	first, infers bool
+}
+
+// instead finds an endpoint for a request after an attempt: where the endpoint couldn't be reached
+// as another does, and once elsewhere where it died over a request that may be made twice. It
+// returns nil where the error is the answer.
+func (h *hold) instead(ctx context.Context, a attempt, m *route.Match, v *view, find finder) (*route.Target, *route.Endpoint) {
+	switch {
+	case unreached(a.err) && (a.first || undialed(a.err)):
+		return h.another(ctx, a.at, a.first, m, v, find)
+	case a.first && a.infers && upstream.Died(a.err):
+		return h.elsewhere(a.at, m, v)
+	}
+	return nil, nil
+}
+
 var emptyAsk pick.Ask
 
 // ask returns what a group's policy has to know of the request.

@@ -1,8 +1,10 @@
 package gateway_test
 
 import (
+	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"regexp"
 	"strings"
@@ -158,5 +160,79 @@ func TestBodiesThatCannotBeReadArePassedOn(t *testing.T) {
 				t.Errorf("%.20q: %d %.100s", body, a.StatusCode, a.body)
 			}
 		}
+	}
+}
+
+// A request that got nothing from an engine that died over it is made once at another replica, and
+// no answer that has begun is.
+func TestWhatAnEngineDiedOverIsMadeElsewhereOnce(t *testing.T) {
+	long := strings.Repeat("lorem ipsum ", 20_000)
+	tests := map[string]struct {
+		path, body, reply string
+		want              int
+		tries             int64
+	}{
+		"a chat":                 {"/v1/chat/completions", `{"model":"m","messages":[]}`, "", http.StatusOK, 1},
+		"one with a long prompt": {"/v1/chat/completions", fmt.Sprintf(`{"model":"m","messages":[%q]}`, long), "", http.StatusOK, 1},
+		"an infer request":       {"/v2/models/m/infer", `{}`, "", http.StatusOK, 1},
+		"a translated one":       {"/v2/models/m/generate", fmt.Sprintf(`{"text_input":%q}`, long), "", http.StatusOK, 1},
+		"in the midst of a head": {"/v1/completions", `{"model":"m"}`, "HTTP/1.1 200 OK\r\nConte", http.StatusOK, 1},
+		"another path":           {"/serving/default/m/reload", `{}`, "", http.StatusBadGateway, 1},
+		"an answer has begun":    {"/v1/completions", `{"model":"m"}`, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n", http.StatusBadGateway, 1},
+		"an answer with errors":  {"/v1/completions", `{"model":"m"}`, "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 2\r\n\r\nno", http.StatusServiceUnavailable, 1},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var dead, alive atomic.Int64
+			s := fleet(t, "m", "round-robin", 1, func(replica string) http.HandlerFunc {
+				return func(w http.ResponseWriter, r *http.Request) {
+					alive.Add(1)
+					b, err := io.ReadAll(r.Body)
+					if err != nil || int64(len(b)) != r.ContentLength {
+						t.Errorf("%d bytes of %d came: %v", len(b), r.ContentLength, err)
+					}
+					speaks(replica)(w, r)
+				}
+			})
+			target := &s.Components[spec.Predictor].Targets[0]
+			target.Endpoints = append([]route.Endpoint{{Replica: "dying", HTTP: rawEngine(t, func(c net.Conn, in *bufio.Reader) {
+				if readRequest(in) == nil {
+					dead.Add(1)
+					_, _ = io.WriteString(c, tc.reply)
+				}
+			})}}, target.Endpoints...)
+			if strings.HasSuffix(tc.path, "infer") {
+				target.OpenAI = ""
+			}
+			g := start(t, nil, s)
+			// The first one's turn is the dying one's.
+			a := do(t, client(t), request(t, http.MethodPost, g.url(tc.path), tc.body))
+			if a.StatusCode != tc.want || dead.Load() != tc.tries {
+				t.Errorf("%d after %d tries at what died, want %d: %.200s", a.StatusCode, dead.Load(), tc.want, a.body)
+			}
+			if tc.want == http.StatusOK && alive.Load() != 1 {
+				t.Errorf("it was made %d times elsewhere", alive.Load())
+			}
+			if tc.want != http.StatusOK && alive.Load() != 0 {
+				t.Errorf("it was made elsewhere, too")
+			}
+		})
+	}
+}
+
+func TestWhatEveryReplicaDiesOverIsMadeTwice(t *testing.T) {
+	var tries atomic.Int64
+	dying := func() string {
+		return rawEngine(t, func(_ net.Conn, in *bufio.Reader) {
+			if readRequest(in) == nil {
+				tries.Add(1)
+			}
+		})
+	}
+	s := llm("m", "/", "m", route.Endpoint{Replica: "a", HTTP: dying()}, route.Endpoint{Replica: "b", HTTP: dying()}, route.Endpoint{Replica: "c", HTTP: dying()})
+	g := start(t, nil, s)
+	a := do(t, client(t), request(t, http.MethodPost, g.url("/v1/completions"), `{"model":"m"}`))
+	if a.StatusCode != http.StatusBadGateway || tries.Load() != 2 {
+		t.Errorf("%d after %d tries: %s", a.StatusCode, tries.Load(), a.body)
 	}
 }

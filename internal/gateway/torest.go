@@ -183,10 +183,10 @@ func (c *call) roundTrip(ctx context.Context, r *upstream.Request, e *route.Endp
 		if first && errors.As(err, &up) {
 			c.metric.upstreamError(string(up.Stage))
 		}
-		if !unreached(err) || ctx.Err() != nil || !r.Repeatable() || !(first || undialed(err)) {
+		if ctx.Err() != nil || !r.Repeatable() {
 			return nil, err
 		}
-		t, other := c.hold.another(ctx, e, first, &c.match, c.view, c.find)
+		t, other := c.hold.instead(ctx, attempt{err, e, first, c.oip == "ModelInfer"}, &c.match, c.view, c.find)
 		if other == nil || other.HTTP == "" || c.wayTo(t) != c.way {
 			return nil, err
 		}

@@ -332,6 +332,7 @@ func (x *exchange) send(e *route.Endpoint, method string, path func() string, bo
 		HeaderTimeout: x.timeout(), IdleTimeout: x.g.cfg.Timeouts.Idle,
 	}
 	req.Set = x.forwardedFields(x.fields[:0])
+	req.Rewind = func() io.Reader { return bytes.NewReader(content) }
 	resp, err := x.roundTrip(req, e)
 	into := x.w.Header()
 	head := maps.Clone(into)

@@ -319,6 +319,9 @@ func (c *conn) exchange(ctx context.Context, req *Request, into http.Header) (_ 
 		}
 	} else {
 		resp.sending = make(chan error, 1)
+		if req.opened {
+			req.Body = req.Rewind()
+		}
 		req.opened = true
 		go resp.send()
 	}

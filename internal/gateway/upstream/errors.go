@@ -88,6 +88,13 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
 }
 
+// Died reports that a connection ended before an answer's head had come, so that nobody got
+// anything of one.
+func Died(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && (e.Stage == StageWrite || e.Stage == StageHeader) && gone(e.Err)
+}
+
 // gone reports whether err is what a connection that the engine had closed gives.
 func gone(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||

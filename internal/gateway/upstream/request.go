@@ -38,6 +38,8 @@ type Request struct {
 	// Drop reports fields that aren't sent; nil drops none. Names are canonical.
 	Drop func(name string) bool
 	Body io.Reader
+	// Rewind returns the body from its beginning, where it can be sent again; nil where it can't.
+	Rewind func() io.Reader
 	// ContentLength of Body; 0 means none, -1 unknown.
 	ContentLength int64
 	// Trailer is read when Body has ended; nil means none.
@@ -143,7 +145,7 @@ func (r *Request) Retarget(target string, set []Field) bool {
 }
 
 // Repeatable reports whether the request can be sent (again).
-func (r *Request) Repeatable() bool { return r.whole || !r.opened }
+func (r *Request) Repeatable() bool { return r.whole || !r.opened || r.Rewind != nil }
 
 func (r *Request) check() error {
 	for i := range len(r.Target) {
