@@ -328,7 +328,7 @@ func (w *inBatch) ask(ctx context.Context, id string, header http.Header, body [
 		Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)), RemoteAddr: c.remote, RequestURI: c.uri, TLS: c.tls,
 	}
 	x := &exchange{g: w.g, w: got, r: r.WithContext(ctx), start: time.Now(), metric: w.g.metrics.gateway, id: id, path: c.path, query: c.query}
-	x.hold = hold{g: w.g, exchange: x, start: x.start}
+	x.hold = hold{g: w.g, exchange: x, asker: x, start: x.start}
 	whole = x.serveMerged()
 	return got, x.target, whole
 }

@@ -229,7 +229,7 @@ func (w *callInBatch) ask(got *keptStream, merged *pb.ModelInferRequest) (t *tar
 		g: w.g, stream: got, ctx: got.ctx, md: w.md, id: merged.GetId(), start: time.Now(), method: w.method, oip: "ModelInfer",
 		first: frame.Of(message), model: merged.GetModelName(), metric: w.g.metrics.gateway,
 	}
-	c.hold = hold{g: w.g, start: c.start}
+	c.hold = hold{g: w.g, asker: c, start: c.start}
 	defer func() {
 		if p := recover(); p != nil {
 			c.g.log.LogAttrs(c.ctx, slog.LevelError, "batch panicked",

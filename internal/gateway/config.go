@@ -46,8 +46,9 @@ type Config struct {
 	MaxMessage int
 	Timeouts   Timeouts
 	OpenAI     OpenAI
-	// MaxHeld bounds the requests that wait for a replica at one time; 0 means 8192. One service
-	// alone may have half of them.
+	// MaxHeld is how many places there are for requests that wait for a replica; 0 means 8192. One
+	// takes a place, or one for each 32 KiB of its body that is in memory meanwhile, if that is more.
+	// They are shared fairly among namespaces, services and callers (package fair).
 	MaxHeld int
 	// Demand gets a report of the load each second, and when a request begins to wait for something
 	// to be started. Nil means that nobody wants to know.

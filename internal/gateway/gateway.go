@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
+	"stationmaster.dev/stationmaster/internal/gateway/fair"
 	"stationmaster.dev/stationmaster/internal/gateway/grpcpool"
 	"stationmaster.dev/stationmaster/internal/gateway/payloads"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
@@ -47,8 +49,10 @@ type Gateway struct {
 	// groups are what is known of the replicas of the current view, kept as places are.
 	groups map[targetKey]*pick.Group
 
-	// crowd counts the requests that wait; stopping is closed when none shall.
+	// crowd is the requests that wait, and seed is for telling their callers apart; stopping is closed
+	// when none shall wait.
 	crowd    crowd
+	seed     maphash.Seed
 	stopping chan struct{}
 	meters   meters
 	models   models
@@ -80,7 +84,7 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	g := &Gateway{
 		cfg: cfg, log: cfg.Logger, pool: upstream.NewPool(cfg.Upstream), stopping: make(chan struct{}),
-		crowd: crowd{most: cfg.MaxHeld}, cold: make(chan struct{}, 1),
+		crowd: crowd{all: fair.NewCrowd[*stayer](cfg.MaxHeld)}, seed: maphash.MakeSeed(), cold: make(chan struct{}, 1),
 	}
 	if g.metrics, err = newMetrics(cfg.Metrics); err != nil {
 		return nil, err

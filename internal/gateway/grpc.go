@@ -119,7 +119,7 @@ func (g *Gateway) serveCall(_ any, stream grpc.ServerStream) (err error) {
 	c := &call{
 		g: g, stream: stream, ctx: stream.Context(), start: time.Now(), metric: g.metrics.gateway,
 	}
-	c.hold = hold{g: g, start: c.start, picked: picked{call: c}}
+	c.hold = hold{g: g, asker: c, start: c.start, picked: picked{call: c}}
 	c.method, _ = grpc.MethodFromServerStream(stream)
 	if short, ok := strings.CutPrefix(c.method, oipPrefix); ok {
 		if _, known := oipMethods[short]; known {

@@ -66,7 +66,7 @@ func (g *Gateway) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x := &exchange{g: g, w: w, r: r, start: time.Now(), metric: g.metrics.gateway}
-	x.hold = hold{g: g, exchange: x, start: x.start}
+	x.hold = hold{g: g, exchange: x, asker: x, start: x.start}
 	defer x.finish()
 	x.id = requestID(r.Header["X-Request-Id"])
 	raw := r.RequestURI

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/gateway/fair"
 	"stationmaster.dev/stationmaster/internal/route"
-	"stationmaster.dev/stationmaster/internal/spec"
 )
 
 // redial is the pause between attempts to reach a replica that the table still calls ready.
@@ -38,12 +38,13 @@ type hold struct {
 	g *Gateway
 	// exchange is that of a request over HTTP, nil for a call over gRPC.
 	exchange *exchange
-	start    time.Time
+	// asker is the request or call that waits; nil for what only counts.
+	asker asker
+	start time.Time
 	// since is when the request first waited for a reason; each has a time of its own.
 	since [reasons]time.Time
-	// crowded is the service under which the request counts as one that waits.
-	crowded spec.ServiceKey
-	waiting bool
+	// stay is the request's among those that wait, nil while it doesn't.
+	stay *stayer
 	// meter counts the request, and held those that it waits for; nil where there is none yet.
 	meter, held *meter
 	// place is what the request occupies at the endpoint of a queue's revision.
@@ -54,6 +55,24 @@ type hold struct {
 	// ticket is the request's in line, if it waits for a place.
 	ticket *ticket
 	line   *queue
+}
+
+// asker is who waits.
+type asker interface {
+	// caller tells it from others.
+	caller() fair.Flow
+	// kept is how many bytes of its body are in memory while it waits.
+	kept() int
+	// readAhead makes it ready for a wait.
+	readAhead()
+}
+
+// flow is whose turn a request takes.
+func (h *hold) flow() fair.Flow {
+	if h.asker == nil {
+		return 0
+	}
+	return h.asker.caller()
 }
 
 // stay is what ends a wait.
@@ -119,6 +138,8 @@ func (h *hold) wait(ctx context.Context, why reason, s *route.Service, old *rout
 	case <-turn:
 		h.ticket.called = true
 		return goOn
+	case <-h.stay.out:
+		return tooMany
 	case <-timer.C:
 		if pause == left {
 			return tooLong
@@ -132,19 +153,21 @@ func (h *hold) wait(ctx context.Context, why reason, s *route.Service, old *rout
 
 // enter makes the request one of those that wait.
 func (h *hold) enter(s *route.Service) bool {
-	if h.waiting {
-		return true
+	if h.stay != nil {
+		return !h.stay.isOut()
 	}
-	var key spec.ServiceKey
+	key, bytes := fair.Key{Flow: h.flow()}, 0
 	if s != nil {
-		key = s.Key
+		key.Namespace, key.Service = s.Key.Namespace, s.Key.Name
 	}
-	if !h.g.crowd.enter(key) {
+	if h.asker != nil {
+		bytes = h.asker.kept()
+	}
+	if h.stay = h.g.crowd.enter(key, bytes); h.stay == nil {
 		return false
 	}
-	h.crowded, h.waiting = key, true
-	if h.exchange != nil {
-		h.exchange.readAhead()
+	if h.asker != nil {
+		h.asker.readAhead()
 	}
 	return true
 }
@@ -204,9 +227,9 @@ func (h *hold) chosen(t *target) {
 func (h *hold) settle() {
 	h.awaitsNothing()
 	h.unqueue()
-	if h.waiting {
-		h.waiting = false
-		h.g.crowd.leave(h.crowded)
+	if h.stay != nil {
+		h.g.crowd.leave(h.stay)
+		h.stay = nil
 	}
 }
 
@@ -275,7 +298,7 @@ func (h *hold) occupy(v *view, t *route.Target, e, not *route.Endpoint) *route.E
 func (h *hold) queueFor(v *view, t *route.Target, e, not *route.Endpoint) *route.Endpoint {
 	m := v.targets[t].meter
 	if h.ticket == nil {
-		h.ticket, h.line = m.queue.join(), &m.queue
+		h.ticket, h.line = m.queue.join(h.flow()), &m.queue
 	} else {
 		h.line.again(h.ticket)
 	}

@@ -120,10 +120,10 @@ func (x *exchange) readWhole(req *upstream.Request) error {
 // HTTP/1.1 went away only once it has read all of a request. A body that can't be read so is
 // found out later, by whoever reads it. A client that waits for leave to send gets none yet.
 func (x *exchange) readAhead() {
-	n := x.r.ContentLength
-	if x.r.ProtoMajor != 1 || n <= 0 || n > upstream.WholeBody || len(x.r.Header["Expect"]) > 0 {
+	if !x.readsAhead() {
 		return
 	}
+	n := x.r.ContentLength
 	rc := http.NewResponseController(x.w)
 	_ = rc.SetReadDeadline(time.Now().Add(x.g.cfg.Timeouts.Body))
 	b := make([]byte, n)

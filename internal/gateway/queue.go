@@ -1,11 +1,10 @@
 package gateway
 
 import (
-	"container/list"
 	"sync"
 	"sync/atomic"
 
-	"stationmaster.dev/stationmaster/internal/spec"
+	"stationmaster.dev/stationmaster/internal/gateway/fair"
 )
 
 // places are those of an endpoint that takes no more than so many requests at once. A nil *places
@@ -27,13 +26,13 @@ func (p *places) take() bool {
 	return true
 }
 
-// queue lets requests wait for a free place, the first to come first. Only the first one tries,
-// or whose turn was called. Whoever gives a place back, and whoever got one out of the queue,
-// calls next; whoever can't have one joins, and tries once more before it waits, for the place may
-// have come between.
+// queue lets requests wait for a free place; their callers take turns, and of one caller's the first
+// to come is the first to go. Only the one whose turn is next tries, or whose turn was called. Whoever
+// gives a place back, and whoever got one out of the queue, calls next; whoever can't have one joins,
+// and tries once more before it waits, for the place may have come between.
 type queue struct {
-	mu      sync.Mutex
-	waiting list.List // of *ticket
+	mu   sync.Mutex
+	line fair.Line[*ticket]
 }
 
 // ticket is a request's in a queue.
@@ -42,7 +41,7 @@ type ticket struct {
 	turn chan struct{}
 	// called says that the request took the token and hasn't used its turn yet.
 	called bool
-	at     *list.Element // nil while it isn't in the queue
+	at     *fair.Item[*ticket]
 }
 
 // may reports whether a request may try to have a place; t is nil for one that doesn't wait.
@@ -50,37 +49,34 @@ func (q *queue) may(t *ticket) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if t == nil {
-		return q.waiting.Len() == 0
+		return q.line.Len() == 0
 	}
-	return t.at == nil || t.at == q.waiting.Front()
+	return !t.at.Waits() || t.at == q.line.Front()
 }
 
-// join puts a request at the end.
-func (q *queue) join() *ticket {
+// join lets a request of a flow wait.
+func (q *queue) join(of fair.Flow) *ticket {
 	t := &ticket{turn: make(chan struct{}, 1)}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	t.at = q.waiting.PushBack(t)
+	t.at = q.line.Push(of, t)
 	return t
 }
 
-// again puts a request whose turn brought it nothing back to the front.
+// again makes a request whose turn brought it nothing the next one.
 func (q *queue) again(t *ticket) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	t.spend()
-	if t.at == nil {
-		t.at = q.waiting.PushFront(t)
-	}
+	q.line.Return(t.at)
 }
 
 // leave takes a request out, and passes on a turn that it has and didn't use.
 func (q *queue) leave(t *ticket) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if t.at != nil {
-		q.waiting.Remove(t.at)
-		t.at = nil
+	if t.at.Waits() {
+		q.line.Remove(t.at)
 		return
 	}
 	if t.spend() {
@@ -108,53 +104,62 @@ func (q *queue) next() {
 }
 
 func (q *queue) pass() {
-	front := q.waiting.Front()
-	if front == nil {
-		return
+	if i := q.line.Pop(); i != nil {
+		i.Value.turn <- struct{}{} // it has room: a ticket that comes into the queue has none
 	}
-	t := q.waiting.Remove(front).(*ticket)
-	t.at = nil
-	t.turn <- struct{}{} // it has room: a ticket that comes into the queue has none
 }
 
-// crowd counts the requests that wait, for whatever reason. A service may have no more of them
-// than there are places left for all others (A. Choudhury, E. Hahne, "Dynamic queue length
-// thresholds for shared-memory packet switches", 1998): one alone may fill half of the places,
-// each of many its even part, and a new one always finds some.
+// heldUnit is how much of a body one place among those that wait is for.
+const heldUnit = 32 << 10
+
+// crowd is the requests that wait, for whatever reason, in places that are shared fairly. It is safe
+// for concurrent use.
 type crowd struct {
-	most int
-
-	mu    sync.Mutex
-	total int
-	of    map[spec.ServiceKey]int
+	mu  sync.Mutex
+	all *fair.Crowd[*stayer]
 }
 
-// enter counts a request unless there are too many.
-func (c *crowd) enter(key spec.ServiceKey) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.of[key] >= c.most-c.total {
+// stayer is one that waits.
+type stayer struct {
+	place *fair.Place[*stayer]
+	// out is closed when it is sent away for another one.
+	out chan struct{}
+}
+
+func (s *stayer) isOut() bool {
+	select {
+	case <-s.out:
+		return true
+	default:
 		return false
 	}
-	if c.of == nil {
-		c.of = map[spec.ServiceKey]int{}
-	}
-	c.of[key]++
-	c.total++
-	return true
 }
 
-func (c *crowd) leave(key spec.ServiceKey) {
+// enter lets a request wait that keeps so many bytes, and sends others away for it if they have
+// more than their part; nil means that it may not.
+func (c *crowd) enter(key fair.Key, bytes int) *stayer {
+	s := &stayer{out: make(chan struct{})}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.total--
-	if c.of[key]--; c.of[key] == 0 {
-		delete(c.of, key)
+	place, out := c.all.Enter(key, (bytes+heldUnit-1)/heldUnit, s)
+	if place == nil {
+		return nil
 	}
+	s.place = place
+	for _, other := range out {
+		close(other.out)
+	}
+	return s
+}
+
+func (c *crowd) leave(s *stayer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all.Leave(s.place)
 }
 
 func (c *crowd) size() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.total
+	return c.all.Used()
 }

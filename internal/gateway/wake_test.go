@@ -125,13 +125,82 @@ func TestOneServiceCannotTakeAllPlacesToWait(t *testing.T) {
 	for range 20 {
 		wg.Go(func() { ask("hot") })
 	}
-	for range 15 { // half of the places are for one service
+	for range 10 { // it has all places while nobody else asks for one
 		if a := <-answers; a.StatusCode != http.StatusServiceUnavailable || !strings.Contains(errorText(t, a), "too many requests wait for default/hot") {
 			t.Errorf("%d %s", a.StatusCode, a.body)
 		}
 	}
-	wg.Go(func() { ask("other") })
-	until(t, "another service's request waits beside", func() bool { return heldOf(load, "other") == 1 && heldOf(load, "hot") == 5 })
+	for range 6 { // but no more than half of them for long
+		wg.Go(func() { ask("other") })
+	}
+	until(t, "another service's requests wait in their stead", func() bool { return heldOf(load, "other") == 5 && heldOf(load, "hot") == 5 })
+	sent := map[string]int{}
+	for range 6 {
+		a := <-answers
+		for _, name := range []string{"hot", "other"} {
+			if a.StatusCode == http.StatusServiceUnavailable && strings.Contains(errorText(t, a), "too many requests wait for default/"+name) {
+				sent[name]++
+			}
+		}
+	}
+	if sent["hot"] != 5 || sent["other"] != 1 {
+		t.Errorf("refused or sent away: %v", sent)
+	}
+}
+
+func TestANamespacesStampedeLeavesToOthersWhatTheyNeed(t *testing.T) {
+	load := new(state.Topic[demand.Report])
+	of := func(namespace, name string) route.Service {
+		s := cold(name)
+		s.Key.Namespace = namespace
+		return s
+	}
+	g := start(t, func(c *gateway.Config) { c.Demand, c.MaxHeld = load, 12 }, of("hot", "a"), of("hot", "b"), of("hot", "c"), of("calm", "d"))
+	c, stub := client(t), oip.NewGRPCInferenceServiceClient(connect(t, g.GRPC))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer g.stop()
+	var refused atomic.Int64
+	ask := func(name string) {
+		wg.Go(func() {
+			if a := do(t, c, request(t, http.MethodPost, g.url("/v2/models/"+name+"/infer"), oneInput)); a.StatusCode == http.StatusServiceUnavailable {
+				refused.Add(1)
+			}
+		})
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		for range 20 {
+			ask(name)
+		}
+	}
+	until(t, "a namespace has all places", func() bool { return refused.Load() == 48 && g.Held() == 12 })
+	for range 5 { // within its half; over gRPC, too
+		ask("d")
+	}
+	wg.Go(func() { _, _ = stub.ModelInfer(t.Context(), inferRequest("d")) })
+	until(t, "another has its part", func() bool { return heldOf(load, "d") == 6 && refused.Load() == 54 })
+	for _, name := range []string{"a", "b", "c"} { // and each service of the first an even part of what is left, or one more
+		if n := heldOf(load, name); n < 1 || n > 3 {
+			t.Errorf("%d requests wait for %s, want 2", n, name)
+		}
+	}
+}
+
+func TestALargeBodyTakesAsManyPlacesAsItsMemory(t *testing.T) {
+	g := start(t, func(c *gateway.Config) { c.MaxHeld = 3 }, cold("iris"))
+	c := client(t)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer g.stop()
+	for range 2 {
+		wg.Go(func() {
+			// Whatever becomes of it: the gateway ends while one waits.
+			if resp, err := c.Do(request(t, http.MethodPost, g.url("/v2/models/iris/infer"), oneInput+strings.Repeat(" ", 40<<10))); err == nil {
+				_ = resp.Body.Close()
+			}
+		})
+	}
+	until(t, "one waits in two places", func() bool { return g.Held() == 2 })
 }
 
 func TestASleepingServiceCountsAsReadyAsAWhole(t *testing.T) {
@@ -258,4 +327,53 @@ func TestAFullServiceRefusesAfterItsTimeOut(t *testing.T) {
 	}
 	close(leave)
 	wg.Wait()
+}
+
+// Requests of one caller that wait in line for a full service don't keep another caller waiting for
+// all of them.
+func TestCallersOfAFullServiceTakeTurns(t *testing.T) {
+	came, leave := make(chan string, 32), make(chan bool, 32)
+	addr := engine(t, func(w http.ResponseWriter, r *http.Request) {
+		came <- r.Header.Get("X-Api-Key")
+		<-leave
+		_, _ = w.Write([]byte("{}"))
+	})
+	g := start(t, nil, limited(1, addr))
+	c := client(t)
+	var wg sync.WaitGroup
+	ask := func(key string) {
+		wg.Go(func() {
+			r := request(t, http.MethodPost, g.url("/v2/models/iris/infer"), oneInput)
+			r.Header.Set("X-Api-Key", key)
+			if a := do(t, c, r); a.StatusCode != http.StatusOK {
+				t.Errorf("%d %s", a.StatusCode, a.body)
+			}
+		})
+	}
+	ask("greedy")
+	if who := <-came; who != "greedy" {
+		t.Fatal(who)
+	}
+	for n := range int64(20) {
+		ask("greedy")
+		until(t, "it waits", func() bool { return g.Held() == n+1 })
+	}
+	for n, key := range []string{"one", "two", "three", "four"} { // any of which may share greedy's flow, hardly all
+		ask(key)
+		until(t, "it waits", func() bool { return g.Held() == int64(21+n) })
+	}
+	others := 0
+	for range 8 {
+		leave <- true
+		if who := <-came; who != "greedy" {
+			others++
+		}
+	}
+	for range 17 {
+		leave <- true
+	}
+	wg.Wait()
+	if others < 2 {
+		t.Errorf("%d of the other callers had a turn among the first eight", others)
+	}
 }

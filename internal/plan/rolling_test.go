@@ -170,7 +170,7 @@ func steps(t *testing.T, c plan.Component, crew *crew, want map[int]string) []st
 	t.Helper()
 	var got []string
 	now := t0
-	for step := 0; step < 50; step++ {
+	for step := range 50 {
 		if rev, ok := want[step]; ok {
 			c.Latest = rev
 			delete(want, step)
