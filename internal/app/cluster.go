@@ -34,6 +34,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/measure"
 	"stationmaster.dev/stationmaster/internal/modelwatch"
 	"stationmaster.dev/stationmaster/internal/objectstore"
+	"stationmaster.dev/stationmaster/internal/pick"
 	"stationmaster.dev/stationmaster/internal/platform/kube"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
@@ -214,11 +215,13 @@ func Gateway(ctx context.Context, cfg GatewayConfig) error {
 	var load state.Topic[demand.Report]
 	stores := objectstore.NewStores(secretsOf(func() *rest.Config { return config }), nil)
 	defer stores.Close()
+	var samples state.Topic[pick.Samples]
 	gw := gateway.Config{
 		Table: &table, Demand: &load, Logger: cfg.Logger, Metrics: metrics, MaxBody: cfg.MaxBodyBytes, Version: cfg.Version,
 		Timeouts: gateway.Timeouts{Response: cfg.RequestTimeout},
 		OpenAI:   gateway.OpenAI{Root: cfg.OpenAIPrefix},
 		Objects:  stores,
+		Samples:  &samples,
 	}
 	listeners := []struct {
 		flag, addr string
@@ -281,6 +284,7 @@ func Gateway(ctx context.Context, cfg GatewayConfig) error {
 	}
 	front.run("gateway", server.Run)
 	back.run("sample", sampler.Run)
+	back.run("samples", func(ctx context.Context) error { return tellPicks(ctx, sampler, &samples) })
 	ready.Store(true)
 	a := server.Addrs()
 	fmt.Fprintf(cfg.Out, "ready http=%s grpc=%s admin=%s\n", a.HTTP, a.GRPC, side.Addr())

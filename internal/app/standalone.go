@@ -29,6 +29,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/modelstore"
 	"stationmaster.dev/stationmaster/internal/modelwatch"
 	"stationmaster.dev/stationmaster/internal/objectstore"
+	"stationmaster.dev/stationmaster/internal/pick"
 	"stationmaster.dev/stationmaster/internal/platform/local"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/state"
@@ -57,6 +58,7 @@ type standalone struct {
 	autoscaler *autoscale.Loop
 	meter      *measure.Meter
 	sampler    *measure.Sampler
+	samples    state.Topic[pick.Samples]
 	ledger     demand.Ledger
 	token      string
 	lazy       *lazyClient
@@ -105,6 +107,7 @@ func (s *standalone) build() error {
 		Timeouts: gateway.Timeouts{Response: s.cfg.RequestTimeout},
 		OpenAI:   gateway.OpenAI{Root: s.cfg.OpenAIPrefix},
 		Objects:  s.stores,
+		Samples:  &s.samples,
 	}
 	if gw.GRPC, err = listen("--grpc", s.cfg.GRPC); err != nil {
 		return err
@@ -274,6 +277,7 @@ func (s *standalone) run(ctx context.Context, objects []*unstructuredObject) err
 	controllers.run("measure", s.meter.Run)
 	controllers.run("models", s.watch.Run)
 	controllers.run("sample", s.sampler.Run)
+	controllers.run("samples", func(ctx context.Context) error { return tellPicks(ctx, s.sampler, &s.samples) })
 	controllers.run("load", func(ctx context.Context) error { return followLoad(ctx, &s.load, reporters{s.autoscaler, &s.ledger}) })
 
 	err = s.serve(ctx, c, objects, before, back, engines, controllers, front)

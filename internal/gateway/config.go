@@ -18,6 +18,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/gateway/payloads"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
+	"stationmaster.dev/stationmaster/internal/pick"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/state"
 	"stationmaster.dev/stationmaster/internal/wire/openai"
@@ -50,6 +51,9 @@ type Config struct {
 	// takes a place, or one for each 32 KiB of its body that is in memory meanwhile, if that is more.
 	// They are shared fairly among namespaces, services and callers (package fair).
 	MaxHeld int
+	// Samples are what engines tell of themselves, which picks of their replicas heed. Nil means that
+	// nobody looks.
+	Samples *state.Topic[pick.Samples]
 	// Demand gets a report of the load each second, and when a request begins to wait for something
 	// to be started. Nil means that nobody wants to know.
 	Demand *state.Topic[demand.Report]

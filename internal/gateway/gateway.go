@@ -144,6 +144,9 @@ func (g *Gateway) Run(ctx context.Context) error {
 		serve("gRPC", tls.NewListener(g.cfg.GRPCS, g.tlsConfig("h2")), g.grpc.Serve)
 	}
 	group.Go(func() error { return g.housekeep(ctx) })
+	if g.cfg.Samples != nil {
+		group.Go(func() error { return g.learn(ctx) })
+	}
 	if g.cfg.Demand != nil {
 		group.Go(func() error { return g.measure(ctx) })
 	}

@@ -45,6 +45,34 @@ func (g *Gateway) groupOf(key targetKey, t *route.Target, kept map[targetKey]*pi
 	})
 }
 
+// learn takes what engines tell of themselves until ctx ends.
+func (g *Gateway) learn(ctx context.Context) error {
+	for {
+		samples, changed := g.cfg.Samples.Watch()
+		if samples != nil {
+			for _, t := range g.view().targets {
+				t.told(*samples)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+func (t *target) told(samples pick.Samples) {
+	if !t.group.Policy().Samples() {
+		return
+	}
+	for i := range t.Endpoints {
+		if s, ok := samples[t.Endpoints[i].HTTP]; ok {
+			t.group.Told(t.replicas[i], s)
+		}
+	}
+}
+
 // picked is a request's stay at a replica, as far as picking is concerned.
 type picked struct {
 	view *view

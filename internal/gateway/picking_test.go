@@ -10,9 +10,13 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"stationmaster.dev/stationmaster/internal/gateway"
+	"stationmaster.dev/stationmaster/internal/pick"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
+	"stationmaster.dev/stationmaster/internal/state"
 )
 
 // fleet is a service of n replicas that say their names, and are picked by a policy.
@@ -234,5 +238,29 @@ func TestWhatEveryReplicaDiesOverIsMadeTwice(t *testing.T) {
 	a := do(t, client(t), request(t, http.MethodPost, g.url("/v1/completions"), `{"model":"m"}`))
 	if a.StatusCode != http.StatusBadGateway || tries.Load() != 2 {
 		t.Errorf("%d after %d tries: %s", a.StatusCode, tries.Load(), a.body)
+	}
+}
+
+func TestWhatEnginesTellIsHeeded(t *testing.T) {
+	s := fleet(t, "m", "kv-cache, queue", 2, speaks)
+	var samples state.Topic[pick.Samples]
+	g := start(t, func(c *gateway.Config) { c.Samples = &samples }, s)
+	c := client(t)
+	ends := s.Components[spec.Predictor].Targets[0].Endpoints
+	for full := range ends {
+		samples.Publish(&pick.Samples{
+			ends[full].HTTP:   {At: time.Now(), KVUse: .9, Waiting: 3},
+			ends[1-full].HTTP: {At: time.Now(), KVUse: .1},
+		})
+		// It takes the gateway a moment to read it.
+		for right, tries := 0, 0; right < 20; tries++ {
+			a := do(t, c, request(t, http.MethodPost, g.url("/v1/completions"), `{"model":"m"}`))
+			if right++; !strings.Contains(a.body, fmt.Sprintf("m-%d\"", 1-full)) {
+				right = 0
+			}
+			if tries > 20_000 {
+				t.Fatal("the one with more in its cache still gets requests")
+			}
+		}
 	}
 }

@@ -42,6 +42,8 @@ type Sample struct {
 	ReplicaKey
 	// Engine is the name of its adapter.
 	Engine string
+	// Address is the replica's for HTTP ("host:port"); empty where it has none.
+	Address string
 	// At is the time of the last look that succeeded, Reading what it found, and Before what the one
 	// before did; zero and nil where there was none.
 	At              time.Time
@@ -182,7 +184,7 @@ func follow(all map[ReplicaKey]*watched, t *route.Table, now time.Time) (changed
 			continue
 		}
 		all[e.ReplicaKey] = &watched{
-			sample: Sample{ReplicaKey: e.ReplicaKey, Engine: a.Name}, adapter: a, page: e.page, address: e.address,
+			sample: Sample{ReplicaKey: e.ReplicaKey, Engine: a.Name, Address: e.address}, adapter: a, page: e.page, address: e.address,
 			next: now.Add(rand.N(soon)), //nolint:gosec // spreads load, guards nothing
 		}
 		changed = true

@@ -69,7 +69,7 @@ func BenchmarkChoose(b *testing.B) {
 	p := ForLanguage()
 	states := make([]State, 100)
 	for i := range states {
-		states[i] = State{ID: uint64(i), Requests: float64(i % 7), Tokens: float64(i % 13 * 100), Matched: float64(i%5) / 10, KVUse: -1}
+		states[i] = State{ID: uint64(i), Requests: float64(i % 7), Tokens: float64(i % 13 * 100), Matched: float64(i%5) / 10, KVUse: -1, Waiting: -1}
 	}
 	b.ReportAllocs()
 	for b.Loop() {

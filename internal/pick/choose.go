@@ -9,7 +9,7 @@ type State struct {
 	// Matched is the share of the prompt that the replica has, 0 to 1.
 	Matched float64
 	// KVUse is the share of the key-value cache in use, and Waiting how many requests wait in the
-	// engine; negative means that neither is known.
+	// engine; negative means that it isn't known.
 	KVUse, Waiting float64
 	// Adapter is 1 where the replica has the adapter, 0.5 where it has room for it or where that
 	// isn't known, 0 where it has neither.
@@ -96,8 +96,8 @@ type choice struct {
 	n, first         int
 	requests, tokens float64
 	// kvUse and waiting are sums over those of which it is known.
-	kvUse, waiting float64
-	told           int
+	kvUse, waiting     float64
+	toldUse, toldQueue int
 	// most is the greatest load with which a replica may still be chosen, and allowed how many
 	// have no more.
 	most    float64
@@ -122,8 +122,11 @@ func (c *choice) add() {
 		c.requests += s.Requests
 		c.tokens += s.Tokens
 		if s.KVUse >= 0 {
-			c.told++
+			c.toldUse++
 			c.kvUse += s.KVUse
+		}
+		if s.Waiting >= 0 {
+			c.toldQueue++
 			c.waiting += s.Waiting
 		}
 	}
@@ -242,17 +245,24 @@ func (c *choice) score(i int, s *State, nth int) float64 {
 	if i == c.session {
 		score += w[Session]
 	}
-	if c.told > 0 && (w[KVCache] > 0 || w[Queue] > 0) {
-		use, waiting := s.KVUse, s.Waiting
-		if use < 0 { // as the mean of the others
-			use, waiting = c.kvUse/float64(c.told), c.waiting/float64(c.told)
-		}
-		score += w[KVCache]*(1-min(use, 1)) + w[Queue]*below(waiting, c.waiting, c.told)
+	if w[KVCache] > 0 && c.toldUse > 0 {
+		score += w[KVCache] * (1 - min(orMean(s.KVUse, c.kvUse, c.toldUse), 1))
+	}
+	if w[Queue] > 0 && c.toldQueue > 0 {
+		score += w[Queue] * below(orMean(s.Waiting, c.waiting, c.toldQueue), c.waiting, c.toldQueue)
 	}
 	if c.want.Adapter {
 		score += w[LoRA] * s.Adapter
 	}
 	return score
+}
+
+// orMean is a value, or the mean of n that sum to a total where it isn't known.
+func orMean(v, total float64, n int) float64 {
+	if v < 0 {
+		return total / float64(n)
+	}
+	return v
 }
 
 // below says how far a value is below twice the mean of n that sum to a total: 1 for nothing, 1/2

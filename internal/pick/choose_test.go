@@ -9,7 +9,7 @@ import (
 func on(loads ...float64) []State {
 	out := make([]State, len(loads))
 	for i, l := range loads {
-		out[i] = State{ID: Hash(string(rune('a' + i))), Requests: l, Tokens: 100 * l, KVUse: -1}
+		out[i] = State{ID: Hash(string(rune('a' + i))), Requests: l, Tokens: 100 * l, KVUse: -1, Waiting: -1}
 	}
 	return out
 }
@@ -53,7 +53,7 @@ func TestWhichReplicaIsChosen(t *testing.T) {
 		"who told of free cache":                   {"kv-cache", with(on(0, 0), func(s []State) { s[0].KVUse, s[1].KVUse = .9, .1 }), Want{}, 0, []int{1}},
 		"any, where nobody told":                   {"kv-cache", on(0, 5), Want{}, 0, []int{0, 1}},
 		"who didn't tell counts as the mean":       {"kv-cache", with(on(0, 0, 0), func(s []State) { s[0].KVUse, s[1].KVUse = .9, .1 }), Want{}, 0, []int{1}},
-		"who told of no queue":                     {"queue", with(on(0, 0), func(s []State) { s[0].KVUse, s[0].Waiting, s[1].KVUse = 0, 3, 0 }), Want{}, 0, []int{1}},
+		"who told of no queue":                     {"queue", with(on(0, 0), func(s []State) { s[0].Waiting, s[1].Waiting = 3, 0 }), Want{}, 0, []int{1}},
 		"who has the adapter":                      {"lora", with(on(1, 0), func(s []State) { s[0].Adapter, s[1].Adapter = 1, .5 }), Want{Adapter: true}, 0, []int{0}},
 		"any, where no adapter is asked for":       {"lora", with(on(1, 1), func(s []State) { s[0].Adapter = 1 }), Want{}, 0, []int{0, 1}},
 		"not who was ejected":                      {"least-requests", with(on(0, 1, 1), func(s []State) { s[0].Health = Failing }), Want{}, 0, []int{1, 2}},

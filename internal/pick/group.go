@@ -2,7 +2,7 @@ package pick
 
 import (
 	"cmp"
-	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,9 +11,10 @@ import (
 // Sample is what an engine told of itself at a time.
 type Sample struct {
 	At time.Time
-	// KVUse is the share of the key-value cache in use, 0 to 1.
+	// KVUse is the share of the key-value cache in use, 0 to 1; negative where it isn't told.
 	KVUse float64
-	// Running and Waiting are the engine's requests, whoever sent them.
+	// Running and Waiting are the engine's requests, whoever sent them; negative where that isn't
+	// told.
 	Running, Waiting float64
 	// Adapters are the LoRA adapters that are loaded, and MaxAdapters how many can be; 0 means that
 	// the engine tells nothing of adapters.
@@ -21,11 +22,9 @@ type Sample struct {
 	MaxAdapters int
 }
 
-// Sampler reads what the engine at an address ("host:port") tells of itself. It blocks until then,
-// or ctx ends. It must be safe for concurrent use.
-type Sampler interface {
-	Sample(ctx context.Context, address string) (Sample, error)
-}
+// Samples are what engines told of themselves last, by the addresses ("host:port") for HTTP of their
+// replicas.
+type Samples map[string]Sample
 
 const (
 	// stale is the age from which on a sample isn't believed.
@@ -49,7 +48,11 @@ type Replica struct {
 	slot   int // in the index; -1 for none
 	health health
 	sample Sample
-	// others is how many requests the engine had, at the last sample, that weren't counted here.
+	// adapters are the hashes of the names of those in the sample.
+	adapters []uint64
+	// most is how many requests were under way at most since the last sample, and others how many
+	// more the engine had than that: for the sample is of some moment in between.
+	most   int64
 	others float64
 }
 
@@ -226,7 +229,7 @@ func (g *Group) Take(r *Replica, ask *Ask, now time.Time) Charge {
 }
 
 func (c *Charge) take() {
-	c.r.requests.Add(1)
+	c.r.most = max(c.r.most, c.r.requests.Add(1))
 	if n := c.prompt + c.output; n > 0 {
 		c.r.tokens.Add(n)
 	}
@@ -266,7 +269,7 @@ func (g *Group) look(of []*Replica, ask *Ask, not int, now time.Time) {
 	g.bySlot = g.bySlot[:0]
 	for i, r := range of {
 		s := &g.states[i]
-		*s = State{ID: r.id, Requests: float64(r.requests.Load()), Tokens: float64(r.tokens.Load()), KVUse: -1, Skip: i == not}
+		*s = State{ID: r.id, Requests: float64(r.requests.Load()), Tokens: float64(r.tokens.Load()), KVUse: -1, Waiting: -1, Skip: i == not}
 		if !r.health.until.IsZero() {
 			s.Health = r.health.why
 		}
@@ -316,10 +319,8 @@ func (g *Group) lookForAdapter(of []*Replica, ask *Ask, now time.Time) {
 		if len(r.sample.Adapters) >= r.sample.MaxAdapters {
 			s.Adapter = 0
 		}
-		for _, name := range r.sample.Adapters {
-			if Hash(name) == ask.Adapter {
-				s.Adapter = 1
-			}
+		if slices.Contains(r.adapters, ask.Adapter) {
+			s.Adapter = 1
 		}
 	}
 	block := [1]uint64{adapterBlock(ask.Adapter)}
@@ -347,12 +348,20 @@ func (g *Group) routed(r *Replica, ask *Ask, now time.Time) {
 	}
 }
 
-// Told takes what an engine told of itself.
+// Told takes what an engine told of itself. One that was taken already has no effect.
 func (g *Group) Told(r *Replica, s Sample) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if s.At.Equal(r.sample.At) {
+		return
+	}
 	r.sample = s
-	r.others = max(s.Running+s.Waiting-float64(r.requests.Load()), 0)
+	r.adapters = r.adapters[:0]
+	for _, name := range s.Adapters {
+		r.adapters = append(r.adapters, Hash(name))
+	}
+	r.others = max(max(s.Running, 0)+max(s.Waiting, 0)-float64(r.most), 0)
+	r.most = r.requests.Load()
 }
 
 // Streamed gives back what an answer's next tokens were counted for: with the first ones those of

@@ -310,3 +310,27 @@ func TestAPolicyChangesWhileRequestsAreUnderWay(t *testing.T) {
 		}
 	}
 }
+
+// A sample is of a moment when more was under way here than is now.
+func TestOwnRequestsAreNotTakenForThoseOfOthers(t *testing.T) {
+	g := NewGroup(parsed(t, "least-requests"))
+	of := g.Keep(2, few)
+	for range 6 {
+		c := g.Take(of[0], &Ask{}, noon)
+		defer c.Release(Answered, 0, 0, noon)
+	}
+	ended := g.Take(of[0], &Ask{}, noon)
+	ended.Release(Answered, 0, 0, noon)
+	g.Told(of[0], Sample{At: noon, KVUse: -1, Running: 7})
+	if of[0].others != 0 {
+		t.Errorf("%v requests are taken to be of others", of[0].others)
+	}
+	g.Told(of[0], Sample{At: noon.Add(time.Second), KVUse: -1, Running: 7, Waiting: 2})
+	if of[0].others != 3 {
+		t.Errorf("%v requests are taken to be of others, want 3", of[0].others)
+	}
+	g.Told(of[0], Sample{At: noon.Add(time.Second), KVUse: -1, Running: 99})
+	if of[0].others != 3 {
+		t.Error("a sample was taken twice")
+	}
+}
