@@ -18,7 +18,7 @@ import (
 var files embed.FS
 
 // Runtimes returns the runtimes that ship in the binary, sorted by name: KServe's under their
-// own names, with KServe's formats, protocols and images, and Stationmaster's three. Each call
+// own names, with KServe's formats, protocols and images, and Stationmaster's own. Each call
 // returns fresh copies, which the caller may change. How an engine runs without its image
 // stands in the annotation stationmaster.dev/local (manifest.LocalAnnotation).
 func Runtimes() ([]*servingv1alpha1.ClusterServingRuntime, error) {

@@ -121,6 +121,16 @@ func TestPagesMeanTheSame(t *testing.T) {
 	}
 }
 
+func TestAServerThatWasntAskedYetRunsNothing(t *testing.T) {
+	r, err := engine.ByName("mlserver").Metrics.Read(strings.NewReader("process_open_fds 26.0\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, ok := r.Value(adapter.Running, nil); !ok || v != 0 {
+		t.Errorf("%v, %v run", v, ok)
+	}
+}
+
 func TestEveryAdapterWithMetricsHasAPage(t *testing.T) {
 	for _, a := range engine.All() {
 		tells := a.Metrics.Any()

@@ -84,6 +84,9 @@ type Series struct {
 	Names []string
 	// Label, if any, must have the value Value in the series that count.
 	Label, Value string
+	// ZeroAtFirst says that it counts as zero while the page has nothing of it, for it comes with its
+	// first value.
+	ZeroAtFirst bool
 	// Mean takes the mean of the series in place of their sum.
 	Mean bool
 }

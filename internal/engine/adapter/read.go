@@ -159,10 +159,10 @@ func (s *Series) value(kept map[string][]sample) (float64, bool) {
 			}
 			sum, n = sum+k.value, n+1
 		}
-		if n == 0 {
+		if n == 0 && !s.ZeroAtFirst {
 			return 0, false
 		}
-		if s.Mean {
+		if s.Mean && n > 0 {
 			sum /= float64(n)
 		}
 		total += sum

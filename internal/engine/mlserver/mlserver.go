@@ -21,8 +21,9 @@ var Adapter = adapter.Adapter{
 	Protocols: []spec.Protocol{spec.V2, spec.GRPCV2},
 	Ready:     "/v2/health/ready",
 	Page:      adapter.Page{Path: "/metrics", Port: 8082},
-	// Source: a page of a real server (testdata/mlserver.txt). Of gRPC it doesn't tell what runs.
+	// Source: a page of a real server (testdata/mlserver.txt). Of gRPC it doesn't tell what runs. The
+	// series comes with the first request.
 	Metrics: adapter.Metrics{
-		Running: []adapter.Series{{Names: []string{"rest_server_requests_in_progress"}, Label: "method", Value: "POST"}},
+		Running: []adapter.Series{{Names: []string{"rest_server_requests_in_progress"}, Label: "method", Value: "POST", ZeroAtFirst: true}},
 	},
 }

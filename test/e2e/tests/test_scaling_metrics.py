@@ -8,10 +8,11 @@ import subprocess
 import threading
 
 import numpy as np
+import openai
 import pytest
 import requests
 
-from standin import REPO, eventually, free_ports, iris_manifest, tensor
+from standin import REPO, eventually, free_ports, iris_manifest, isvc, model, tensor
 
 TOOLS = pathlib.Path(os.environ["E2E_PROMETHEUS"])
 OBSERVABILITY = REPO / "config/observability"
@@ -35,7 +36,12 @@ class Prometheus:
         config = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "2s"},
             "rule_files": [str(OBSERVABILITY / "rules.yaml")],
-            "scrape_configs": [{"job_name": "stationmaster", "static_configs": [{"targets": [f"127.0.0.1:{self.up.admin_port}"]}]}],
+            "scrape_configs": [
+                {"job_name": "stationmaster", "static_configs": [{"targets": [f"127.0.0.1:{self.up.admin_port}"]}]},
+                # Engines' own pages, through the same port.
+                {"job_name": "engines", "http_sd_configs": [
+                    {"url": f"http://127.0.0.1:{self.up.admin_port}/engines/targets", "refresh_interval": "2s"}]},
+            ],
         }
         (self.dir / "prometheus.yml").write_text(json.dumps(config))
         with open(self.dir / "log", "ab") as log:
@@ -175,6 +181,92 @@ def expressions(panels):
         yield from expressions(panel.get("panels", []))
         for target in panel.get("targets", []):
             yield panel["title"], target["expr"]
+
+
+class Writing:
+    """So many completions under way at a time, of an LLM, until it is ended."""
+
+    def __init__(self, client, model, many):
+        self.client, self.model, self.many = client, model, many
+        self.end, self.bad, self.good = threading.Event(), [], 0
+
+    def run(self):
+        while not self.end.is_set():
+            try:
+                self.client.completions.create(model=self.model, prompt="1, 2, 3,", max_tokens=200, temperature=0,
+                                               extra_body={"ignore_eos": True})
+                self.good += 1
+            except openai.OpenAIError as e:
+                self.bad.append(repr(e))
+                return
+
+    def __enter__(self):
+        self.threads = [threading.Thread(target=self.run, daemon=True) for _ in range(self.many)]
+        for t in self.threads:
+            t.start()
+        return self
+
+    def __exit__(self, *exc):
+        self.end.set()
+        for t in self.threads:
+            t.join(120)
+        assert not self.bad and self.good, f"{self.good} written, wrong: {self.bad[:5]}"
+
+
+@pytest.mark.llama
+@pytest.mark.timeout(1800)
+def test_real_engines_tell_under_one_set_of_names(up, smollm, iris, prometheus, tmp_path):
+    """llama.cpp, MLServer and our own server; Prometheus scrapes what we tell of them, and their own pages."""
+    train = pathlib.Path(__file__).with_name("train.py")
+    subprocess.run([os.environ["E2E_MLSERVER_PYTHON"], str(train), "sklearn", str(tmp_path)], check=True, timeout=120)
+    up.apply(isvc("told-ml", model("sklearn", f"file://{tmp_path}/model", protocolVersion="v2")))
+    up.wait_ready("told-ml", timeout=180)
+    client = openai.OpenAI(base_url=up.url + "/v1", api_key="none", max_retries=0, timeout=120)
+
+    def one(expression):
+        found = prometheus.query(expression)
+        return float(found[0]["value"][1]) if len(found) == 1 else None
+
+    with Writing(client, "smollm", 3):
+        eventually(lambda: one('stationmaster_engine_requests_running{service="smollm",engine="llamacpp"} > 0'), 60)
+        eventually(lambda: one('rate(stationmaster_engine_generated_tokens_total{service="smollm"}[30s]) > 0'), 90)
+        eventually(lambda: one('stationmaster_engine_batch_size{service="smollm"} >= 1'), 60)
+        # The same prompt again and again is in the cache.
+        eventually(lambda: one('stationmaster_engine_prefix_cache_hits_total{service="smollm"} > 0'), 60)
+        assert one('stationmaster_engine_prefix_cache_hits_total{service="smollm"} <= stationmaster_engine_prefix_cache_queries_total') is not None
+        for service, engine in (("smollm", "llamacpp"), ("told-ml", "mlserver"), ("iris", "stationmaster")):
+            assert eventually(lambda: one(f'stationmaster_engine_up{{service="{service}",engine="{engine}"}}'), 60) == 1
+            assert one(f'count(stationmaster_engine_requests_running{{service="{service}"}})') == 1
+        # The engine's own, beside.
+        eventually(lambda: one('llamacpp:tokens_predicted_total{job="engines",service="smollm",revision="smollm-predictor-00001"} > 0'), 60)
+        eventually(lambda: one('count(model_infer_request_success_total{job="engines",service="told-ml"})'), 60)
+        dashboard = json.loads((OBSERVABILITY / "dashboard.json").read_text())
+        for title, expression in expressions(dashboard["panels"]):
+            if title in ("Requests in engines", "Prefix cache hits", "Tokens a second in engines", "Requests computed together"):
+                expression = expression.replace("$__rate_interval", "30s").replace("$namespace", ".*").replace("$service", "smollm")
+                eventually(lambda: prometheus.query(expression), 60)
+    up.delete("told-ml")
+
+
+@pytest.mark.llama
+@pytest.mark.timeout(1800)
+def test_one_rule_scales_an_llm(up, smollm):
+    """On a name that holds for all engines, read from llama.cpp's page."""
+    manifest = up.get("smollm")
+    predictor = manifest["spec"]["predictor"]["model"]
+    up.apply(isvc("scaled", {
+        "model": {"modelFormat": predictor["modelFormat"], "storageUri": predictor["storageUri"]}, "minReplicas": 1, "maxReplicas": 2,
+        "autoScaling": {
+            "metrics": [{"type": "PodMetric", "podmetric": {
+                "metric": {"query": "stationmaster_engine_requests_running"}, "target": {"type": "AverageValue", "averageValue": "1"}}}],
+            "behavior": {"scaleDown": {"stabilizationWindowSeconds": 5}}}}))
+    up.wait_ready("scaled", timeout=240)
+    client = openai.OpenAI(base_url=up.url + "/v1", api_key="none", max_retries=0, timeout=120)
+    with Writing(client, "scaled", 4):
+        eventually(lambda: replicas(up, "scaled") == 2, 180, poll=1)
+    eventually(lambda: replicas(up, "scaled") == 1, 180, poll=1)
+    assert condition(up, "scaled", "ScalingActive")["status"] == "True"
+    up.delete("scaled")
 
 
 def test_each_expression_of_the_dashboard_and_the_rules_is_answered(up, iris, prometheus):
