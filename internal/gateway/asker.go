@@ -71,7 +71,13 @@ func (c *call) kept() int {
 	return c.first.Len()
 }
 
-func (c *call) readAhead() {}
+func (x *exchange) waits() {
+	x.readAhead()
+	x.watchWait()
+}
+
+func (c *call) waits()  {}
+func (c *call) goesOn() {}
 
 var (
 	_ asker = (*exchange)(nil)

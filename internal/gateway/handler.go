@@ -41,6 +41,8 @@ type exchange struct {
 	// recorded is what a collector is told, nil where there is none.
 	recorded *recorded
 	hold     hold
+	// alive is nil but for a client that waits for a stream.
+	alive *alive
 	// target is nil until a revision was chosen.
 	target *target
 	metric *targetMetrics
@@ -94,6 +96,7 @@ func (x *exchange) finish() {
 		}
 	}
 	x.ask.end(p != nil)
+	x.alive.end(p != nil)
 	x.told(p != nil)
 	took := time.Since(x.start)
 	x.metric.end(x.protocol(), x.status, took, x.began)

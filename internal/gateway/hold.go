@@ -63,8 +63,9 @@ type asker interface {
 	caller() fair.Flow
 	// kept is how many bytes of its body are in memory while it waits.
 	kept() int
-	// readAhead makes it ready for a wait.
-	readAhead()
+	// waits makes it ready for a wait, and goesOn ends that.
+	waits()
+	goesOn()
 }
 
 // flow is whose turn a request takes.
@@ -167,7 +168,7 @@ func (h *hold) enter(s *route.Service) bool {
 		return false
 	}
 	if h.asker != nil {
-		h.asker.readAhead()
+		h.asker.waits()
 	}
 	return true
 }
@@ -230,6 +231,9 @@ func (h *hold) settle() {
 	if h.stay != nil {
 		h.g.crowd.leave(h.stay)
 		h.stay = nil
+		if h.asker != nil {
+			h.asker.goesOn()
+		}
 	}
 }
 
