@@ -176,7 +176,7 @@ func TestALocalCommandHeedsTheManifest(t *testing.T) {
 	if l == nil || l.Command[0] != "sh" || !slices.Equal(l.Requires, []string{"sh", "llama-server"}) {
 		t.Fatalf("local command %+v", l)
 	}
-	if tail := l.Command[len(l.Command)-4:]; !slices.Equal(tail, []string{"--alias", "iris", "-c", "4096"}) {
+	if tail := l.Command[len(l.Command)-5:]; !slices.Equal(tail, []string{"--alias", "iris", "--metrics", "-c", "4096"}) {
 		t.Errorf("the command ends in %q: name filled in and the manifest's args expected", tail)
 	}
 	if tail := l.Alternatives[0].Command[len(l.Alternatives[0].Command)-4:]; !slices.Equal(tail, []string{"--model_alias", "iris", "-c", "4096"}) {
