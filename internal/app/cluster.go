@@ -30,6 +30,8 @@ import (
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/follow"
 	"stationmaster.dev/stationmaster/internal/gateway"
+	"stationmaster.dev/stationmaster/internal/lora"
+	"stationmaster.dev/stationmaster/internal/lora/keeper"
 	"stationmaster.dev/stationmaster/internal/manifest"
 	"stationmaster.dev/stationmaster/internal/measure"
 	"stationmaster.dev/stationmaster/internal/modelwatch"
@@ -120,6 +122,8 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 	var board demand.Board
 	var ledger demand.Ledger
 	watch := modelwatch.New(cfg.Logger)
+	var adapters lora.Board
+	var table state.Topic[route.Table]
 	settings := control.Config{
 		Models: watch,
 		Domain: cfg.Domain,
@@ -130,6 +134,7 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 		Drain:       gatewayLag,
 		Scaling:     &board,
 		Evidence:    &ledger,
+		Adapters:    &adapters,
 		Namespaces:  cfg.Watch,
 		Logger:      cfg.Logger,
 		GatewayHost: cfg.Gateway + "." + cfg.Namespace + ".svc.cluster.local",
@@ -137,7 +142,7 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 	if cfg.LeaderElect {
 		settings.Leader = &control.Leader{Namespace: cfg.Namespace, Lease: "stationmaster-operator"}
 	}
-	controller = control.New(settings, platform, &state.Topic[route.Table]{})
+	controller = control.New(settings, platform, &table)
 
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(scalingMetrics{board: &board})
@@ -174,6 +179,8 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 	g.run("autoscale", autoscaler.Run)
 	g.run("measure", measure.New(&board, nil, cfg.Logger).Run)
 	g.run("models", watch.Run)
+	// Where another operator leads, the table stays empty.
+	g.run("adapters", adaptersOfCluster(&adapters, &table, cfg.Logger).Run)
 	load := newGateways(cfg.Namespace, cfg.Gateway, reporters{autoscaler, &ledger}, cfg.Logger)
 	g.run("load", func(ctx context.Context) error { return load.run(ctx, config) })
 	ready.Store(true)
@@ -216,8 +223,9 @@ func Gateway(ctx context.Context, cfg GatewayConfig) error {
 	stores := objectstore.NewStores(secretsOf(func() *rest.Config { return config }), nil)
 	defer stores.Close()
 	var samples state.Topic[pick.Samples]
+	var adapters state.Topic[lora.Known]
 	gw := gateway.Config{
-		Table: &table, Demand: &load, Logger: cfg.Logger, Metrics: metrics, MaxBody: cfg.MaxBodyBytes, Version: cfg.Version,
+		Table: &table, Demand: &load, Adapters: &adapters, Logger: cfg.Logger, Metrics: metrics, MaxBody: cfg.MaxBodyBytes, Version: cfg.Version,
 		Timeouts: gateway.Timeouts{Response: cfg.RequestTimeout},
 		OpenAI:   gateway.OpenAI{Root: cfg.OpenAIPrefix},
 		Objects:  stores,
@@ -282,6 +290,8 @@ func Gateway(ctx context.Context, cfg GatewayConfig) error {
 	if !await(ctx, follower.Synced(), back) {
 		return back.err()
 	}
+	// The operator has adapters loaded; this one only asks for those that there are.
+	front.run("adapters", keeper.New(keeper.Config{Table: &table, Known: &adapters, Logger: cfg.Logger}).Run)
 	front.run("gateway", server.Run)
 	back.run("sample", sampler.Run)
 	back.run("samples", func(ctx context.Context) error { return tellPicks(ctx, sampler, &samples) })

@@ -25,6 +25,8 @@ import (
 	"stationmaster.dev/stationmaster/internal/demand"
 	"stationmaster.dev/stationmaster/internal/gateway"
 	"stationmaster.dev/stationmaster/internal/kubeapi"
+	"stationmaster.dev/stationmaster/internal/lora"
+	"stationmaster.dev/stationmaster/internal/lora/keeper"
 	"stationmaster.dev/stationmaster/internal/measure"
 	"stationmaster.dev/stationmaster/internal/modelstore"
 	"stationmaster.dev/stationmaster/internal/modelwatch"
@@ -59,6 +61,8 @@ type standalone struct {
 	meter      *measure.Meter
 	sampler    *measure.Sampler
 	samples    state.Topic[pick.Samples]
+	lora       lora.Board
+	adapters   *keeper.Keeper
 	ledger     demand.Ledger
 	token      string
 	lazy       *lazyClient
@@ -102,7 +106,7 @@ func (s *standalone) build() error {
 	s.http = newListenerSet(first, s.cfg.Logger)
 	s.stores = objectstore.NewStores(secretsOf(func() *rest.Config { return s.api.RESTConfig() }), ownCredentials)
 	gw := gateway.Config{
-		HTTP: s.http, Table: &s.table, Demand: &s.load, Logger: s.cfg.Logger, Metrics: s.metrics,
+		HTTP: s.http, Table: &s.table, Demand: &s.load, Adapters: &s.lora.Known, Logger: s.cfg.Logger, Metrics: s.metrics,
 		MaxBody: s.cfg.MaxBodyBytes, Version: s.cfg.Version,
 		Timeouts: gateway.Timeouts{Response: s.cfg.RequestTimeout},
 		OpenAI:   gateway.OpenAI{Root: s.cfg.OpenAIPrefix},
@@ -175,13 +179,14 @@ func (s *standalone) buildPlatform() error {
 	s.control = control.New(control.Config{
 		Models: s.watch,
 		Domain: s.cfg.Domain, HTTP: s.gateway.Addrs().HTTP, GRPC: s.gateway.Addrs().GRPC,
-		ComponentAddress: newAddresses(port).of, OneMachine: true, Scaling: &s.board, Evidence: &s.ledger, Logger: s.cfg.Logger,
+		ComponentAddress: newAddresses(port).of, OneMachine: true, Scaling: &s.board, Evidence: &s.ledger, Adapters: &s.lora, Logger: s.cfg.Logger,
 		ModelAt: func(namespace, uri string) string {
 			return modelAt(cwd, filepath.Join(s.cfg.DataDir, "pvc"), namespace, uri)
 		},
 	}, s.platform, &s.table)
 	s.autoscaler = autoscale.New(&s.board, s.cfg.Logger)
 	s.metrics.MustRegister(scalingMetrics{board: &s.board})
+	s.adapters = adaptersHere(&s.lora, &s.table, s.store, filepath.Join(s.cfg.DataDir, "models"), s.cfg.Logger)
 	s.meter = measure.New(&s.board, s.platform, s.cfg.Logger)
 	s.sampler = measure.NewSampler(&s.table, s.cfg.Logger)
 	s.metrics.MustRegister(s.sampler)
@@ -218,6 +223,7 @@ func (s *standalone) close() {
 //	measure   metrics to scale on                    reads: board, platform
 //	models    what replicas say of trained models    reads: control
 //	sample    what engines tell of themselves        reads: table
+//	adapters  engines load LoRA adapters             reads: table, lora
 //	admin     health and metrics                     reads: all
 func (s *standalone) run(ctx context.Context, objects []*unstructuredObject) error {
 	// Parts outlive ctx: they are stopped one after another below.
@@ -278,6 +284,7 @@ func (s *standalone) run(ctx context.Context, objects []*unstructuredObject) err
 	controllers.run("models", s.watch.Run)
 	controllers.run("sample", s.sampler.Run)
 	controllers.run("samples", func(ctx context.Context) error { return tellPicks(ctx, s.sampler, &s.samples) })
+	controllers.run("adapters", s.adapters.Run)
 	controllers.run("load", func(ctx context.Context) error { return followLoad(ctx, &s.load, reporters{s.autoscaler, &s.ledger}) })
 
 	err = s.serve(ctx, c, objects, before, back, engines, controllers, front)

@@ -38,6 +38,7 @@ import (
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/demand"
+	"stationmaster.dev/stationmaster/internal/lora"
 	"stationmaster.dev/stationmaster/internal/plan"
 	"stationmaster.dev/stationmaster/internal/platform"
 	"stationmaster.dev/stationmaster/internal/route"
@@ -84,6 +85,9 @@ type Config struct {
 	// Evidence is what guarded rollouts are judged by. Nil means that there is none, so that they
 	// wait at their first step.
 	Evidence Evidence
+	// Adapters is where it says which LoRA adapters engines should have, and reads which they have.
+	// Nil means that nobody has them loaded.
+	Adapters *lora.Board
 	Logger   *slog.Logger
 }
 
@@ -115,6 +119,10 @@ type Controller struct {
 
 	// wake asks for a service to be reconciled though nothing of its own changed.
 	wake platform.Feed
+	// heard has the trained models of which engines reported something new.
+	heard chan event.GenericEvent
+	// wanting is held while the adapters of all services are put together.
+	wanting sync.Mutex
 
 	mu sync.Mutex
 	// first is what was reconciled so far and pending what wasn't of the services that were there
@@ -154,6 +162,7 @@ func New(cfg Config, p platform.Platform, table *state.Topic[route.Table]) *Cont
 		rollouts: map[spec.ServiceKey]map[spec.Component]plan.Rollout{},
 		lists:    map[spec.ServiceKey]map[string]told{},
 		unseen:   map[spec.ServiceKey]bool{},
+		heard:    make(chan event.GenericEvent),
 	}
 }
 
@@ -227,6 +236,9 @@ func (c *Controller) Run(ctx context.Context, config *rest.Config) error {
 	}
 	if err := mgr.Add(managerRunnable(func(ctx context.Context) error { return c.follow(ctx, changed) })); err != nil {
 		return fmt.Errorf("add platform watch: %w", err)
+	}
+	if err := mgr.Add(managerRunnable(c.followAdapters)); err != nil {
+		return fmt.Errorf("add watch of adapters: %w", err)
 	}
 	if err := mgr.Start(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("run controllers: %w", err)

@@ -70,6 +70,7 @@ func (c *Controller) listModels(ctx context.Context, s *service) error {
 	if err != nil {
 		return err
 	}
+	all = slices.DeleteFunc(all, func(tm v1alpha1.TrainedModel) bool { return manifest.IsAdapter(&tm) })
 	var have corev1.ConfigMap
 	have.Namespace, have.Name = s.key.Namespace, manifest.ModelListName(s.key.Name)
 	err = c.client.Get(ctx, client.ObjectKeyFromObject(&have), &have)

@@ -44,6 +44,8 @@ type service struct {
 	models map[string]told
 	// relisted says that the list that engines read has changed.
 	relisted bool
+	// adapters are the names of the LoRA adapters that it lists.
+	adapters []string
 	// guard is how rollouts are guarded, nil if they aren't.
 	guard *spec.Guard
 }
@@ -109,6 +111,9 @@ func (c *Controller) reconcile(ctx context.Context, key spec.ServiceKey, is *v1b
 		return time.Time{}, fmt.Errorf("observe: %w", err)
 	}
 	s.observed = observed
+	if err := c.listAdapters(ctx, s); err != nil {
+		return time.Time{}, err
+	}
 	// An engine starts with its list in place.
 	if err := c.listModels(ctx, s); err != nil {
 		return time.Time{}, err

@@ -39,6 +39,7 @@ func (c *Controller) line(s *service) route.Service {
 	r := routing.Service{
 		Key: s.key, Created: s.asWritten.CreationTimestamp.Time, Domain: c.cfg.Domain,
 		InCluster: !c.cfg.OneMachine, Observed: s.observed, Models: s.modelNames(),
+		Adapters: s.adapters,
 	}
 	for _, comp := range s.comps {
 		rc := routing.NewComponent(s.asWritten, comp.name)

@@ -43,6 +43,7 @@ func (c *Controller) buildTrainedModel(mgr ctrl.Manager, said chan event.Generic
 		For(&v1alpha1.TrainedModel{}).
 		Watches(&v1beta1.InferenceService{}, handler.EnqueueRequestsFromMapFunc(c.modelsOf)).
 		WatchesRawSource(source.Channel(said, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(source.Channel(c.heard, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: 2, SkipNameValidation: &skipNameCheck,
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](20*time.Millisecond, longestRetry),
@@ -82,9 +83,14 @@ func (t trainedModel) Reconcile(ctx context.Context, req reconcile.Request) (rec
 	c := t.c
 	var tm v1alpha1.TrainedModel
 	if err := c.client.Get(ctx, req.NamespacedName, &tm); apierrors.IsNotFound(err) || err == nil && !tm.DeletionTimestamp.IsZero() {
-		return reconcile.Result{}, nil
+		return reconcile.Result{}, c.wantAdapters(ctx)
 	} else if err != nil {
 		return reconcile.Result{}, fmt.Errorf("read trained model %s: %w", req, err)
+	}
+	if manifest.IsAdapter(&tm) || c.wantsAdapter(&tm) {
+		if err := c.wantAdapters(ctx); err != nil {
+			return reconcile.Result{}, err
+		}
 	}
 	next, err := c.trainedModelStatus(ctx, &tm)
 	if err != nil {
@@ -92,7 +98,7 @@ func (t trainedModel) Reconcile(ctx context.Context, req reconcile.Request) (rec
 	}
 	ready := modelCondition(next.Conditions, v1alpha1.TrainedModelReady)
 	var result reconcile.Result
-	if ready.Reason == reasonListing {
+	if ready.Reason == reasonListing && !manifest.IsAdapter(&tm) {
 		result.RequeueAfter = listLag
 	}
 	if equality.Semantic.DeepEqual(tm.Status, next) {
@@ -155,6 +161,9 @@ func (c *Controller) refusalOf(tm *v1alpha1.TrainedModel, rev *smv1alpha1.Revisi
 
 // trainedModelStatus computes what a trained model's status should say.
 func (c *Controller) trainedModelStatus(ctx context.Context, tm *v1alpha1.TrainedModel) (v1alpha1.TrainedModelStatus, error) {
+	if manifest.IsAdapter(tm) {
+		return c.adapterStatus(ctx, tm)
+	}
 	next := v1alpha1.TrainedModelStatus{ObservedGeneration: tm.Generation, Annotations: tm.Status.Annotations}
 	conds := modelConditions{old: tm.Status.Conditions, now: metav1.Now()}
 	yes := verdict{status: corev1.ConditionTrue}

@@ -313,6 +313,7 @@ func (f *Follower) look(ctx context.Context, of subject) error {
 		return fmt.Errorf("list trained models of %s: %w", key, err)
 	}
 	s.Models = routing.ModelNames(s.Revisions, models.Items)
+	s.Adapters = routing.AdapterNames(models.Items)
 	s.Components = components(&is, &r, s.Observed)
 	line := routing.Line(s)
 	if is.Labels[routing.VisibilityLabel] == routing.ClusterLocal {

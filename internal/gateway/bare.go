@@ -132,7 +132,7 @@ func (x *exchange) serveBare() {
 	case route.ListV2:
 		x.answer(map[string]any{"models": names(s.models())})
 	case route.ListV1:
-		x.answer(s.listV1())
+		x.answer(s.listV1(x.view.adapters))
 	case route.RepositoryIndex:
 		x.repositoryIndex(s)
 	default:
@@ -149,8 +149,8 @@ func names(models []modelState) []string {
 }
 
 // listV1 answers both the V1 protocol's list and the OpenAI API's, whose path is the same.
-func (s scope) listV1() any {
-	return map[string]any{"models": names(s.models()), "object": "list", "data": s.cards()}
+func (s scope) listV1(a *adapters) any {
+	return map[string]any{"models": names(s.models()), "object": "list", "data": append(s.cards(), a.cards(s)...)}
 }
 
 // maxIndexRequest bounds the body of a repository index request, which holds one flag.

@@ -18,6 +18,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/gateway/payloads"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
+	"stationmaster.dev/stationmaster/internal/lora"
 	"stationmaster.dev/stationmaster/internal/pick"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/state"
@@ -59,6 +60,9 @@ type Config struct {
 	Demand *state.Topic[demand.Report]
 	// Objects takes what loggers store in buckets. Nil stores nothing: those entries count as rejected.
 	Objects payloads.Objects
+	// Adapters are the LoRA adapters that replicas have: what asks for one goes only there. Nil leaves
+	// that to engines.
+	Adapters *state.Topic[lora.Known]
 	// TrustForwarded keeps the Forwarded and X-Forwarded fields that clients send and adds
 	// to them. By default they are replaced.
 	TrustForwarded bool

@@ -270,7 +270,9 @@ func (x *exchange) find() (*route.Match, *view, error) {
 		x.match, err = x.view.table.Match(x.r.Host, x.path)
 	}
 	err = x.ask.find(x.view.table, &x.match, err)
+	err = x.view.adapters.find(x.view.table, &x.match, x.ask, err)
 	x.view.table.Steer(&x.match, x.r.Header.Get)
+	x.view.adapters.adapt(&x.match, x.ask)
 	return &x.match, x.view, err
 }
 

@@ -127,6 +127,10 @@ func (h *hold) wait(ctx context.Context, why reason, s *route.Service, old *rout
 	if table != old {
 		return goOn
 	}
+	known, learned := h.g.watchAdapters()
+	if h.exchange != nil && h.exchange.view != nil && h.exchange.view.known() != known {
+		return goOn
+	}
 	var turn chan struct{}
 	if h.ticket != nil {
 		turn = h.ticket.turn
@@ -135,6 +139,8 @@ func (h *hold) wait(ctx context.Context, why reason, s *route.Service, old *rout
 	defer timer.Stop()
 	select {
 	case <-changed:
+		return goOn
+	case <-learned:
 		return goOn
 	case <-turn:
 		h.ticket.called = true

@@ -18,6 +18,9 @@ type card struct {
 	Object  string `json:"object"`
 	Created int64  `json:"created"`
 	OwnedBy string `json:"owned_by"`
+	// Root and Parent are set for a LoRA adapter: the name of the model that it adapts.
+	Root   string `json:"root,omitempty"`
+	Parent string `json:"parent,omitempty"`
 	origin
 	// Revisions are all that answer, each of which can be asked for as ID.
 	Revisions []revisionCard `json:"revisions,omitempty"`
@@ -107,17 +110,22 @@ func (x *exchange) answerModels(call openai.Call) {
 	}
 	s := scope{table: x.view.table}
 	if call.Op == openai.Models {
-		x.answer(map[string]any{"object": "list", "data": s.cards()})
+		x.answer(map[string]any{"object": "list", "data": append(s.cards(), x.view.adapters.cards(s)...)})
 		return
 	}
 	a := &asked{bare: true, model: call.Model}
 	err := a.find(s.table, &x.match, errdef.ErrNotFound)
+	err = x.view.adapters.find(s.table, &x.match, a, err)
 	if err != nil {
 		x.fail(err)
 		return
 	}
 	if x.match.Service.Graph != nil {
 		x.answer(s.card(call.Model, x.match.Service))
+		return
+	}
+	if x.view.adapters.adapt(&x.match, a); a.adapter {
+		x.answer(x.view.adapters.card(s, call.Model, x.match.Service))
 		return
 	}
 	x.answer(newCard(call.Model, x.match.Service, x.match.Backend))
@@ -140,11 +148,16 @@ func (x *exchange) modelV1(call openai.Call) bool {
 	}
 	s := scope{table: x.view.table}
 	ready, _ := readiness(s.table, x.match.Service)
+	c := s.card(call.Model, x.match.Service)
+	if slices.Contains(x.match.Service.Adapters, call.Model) {
+		c = x.view.adapters.card(s, call.Model, x.match.Service)
+		ready = c.State == "ready"
+	}
 	x.answer(struct {
 		Name  string `json:"name"`
 		Ready bool   `json:"ready"`
 		card
-	}{call.Model, ready, s.card(call.Model, x.match.Service)})
+	}{call.Model, ready, c})
 	return true
 }
 

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
+	"stationmaster.dev/stationmaster/internal/lora"
 	"stationmaster.dev/stationmaster/internal/pick"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
@@ -20,6 +21,8 @@ type view struct {
 	// grpcAddrs are the addresses that the table has.
 	grpcAddrs map[string]bool
 	graphs    map[*route.Service]*graphView
+	// adapters are the LoRA adapters of the replicas; nil where nothing is known of any.
+	adapters *adapters
 	// batches says that the requests of some component are put together.
 	batches bool
 	// load is what picks for copies of requests ask.
@@ -65,21 +68,30 @@ type placesKey struct {
 // view returns the view of the latest table.
 func (g *Gateway) view() *view {
 	table := g.cfg.Table.Load()
-	if v := g.current.Load(); v != nil && v.table == table {
+	known := g.knownAdapters()
+	if v := g.current.Load(); v != nil && v.table == table && v.known() == known {
 		return v
 	}
 	g.building.Lock()
 	defer g.building.Unlock()
-	table = g.cfg.Table.Load()
-	if v := g.current.Load(); v != nil && v.table == table {
+	table, known = g.cfg.Table.Load(), g.knownAdapters()
+	if v := g.current.Load(); v != nil && v.table == table && v.known() == known {
 		return v
 	}
-	v := g.newView(table)
+	v := g.newView(table, known)
 	g.current.Store(v)
 	return v
 }
 
-func (g *Gateway) newView(table *route.Table) *view {
+// known is what the view has of the replicas' adapters.
+func (v *view) known() *lora.Known {
+	if v.adapters == nil {
+		return nil
+	}
+	return v.adapters.known
+}
+
+func (g *Gateway) newView(table *route.Table, known *lora.Known) *view {
 	var last view // about as large
 	if l := g.current.Load(); l != nil {
 		last = *l
@@ -142,6 +154,7 @@ func (g *Gateway) newView(table *route.Table) *view {
 	g.meters.prune(func(key targetKey) bool { return live[key] })
 	g.models.prune(func(key targetKey) bool { return live[key] })
 	g.places, g.groups = kept, groups
+	v.learn(known)
 	return v
 }
 

@@ -35,6 +35,6 @@ func BenchmarkView1k(b *testing.B) {
 	t := route.Compile(services)
 	b.ReportAllocs()
 	for b.Loop() {
-		g.current.Store(g.newView(t))
+		g.current.Store(g.newView(t, nil))
 	}
 }

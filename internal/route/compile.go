@@ -87,7 +87,7 @@ func Compile(services []Service) *Table {
 				depths[strings.Count(p, "/")] = true
 			}
 		}
-		for _, n := range s.BareNames {
+		for _, n := range slices.Concat(s.BareNames, s.Adapters) {
 			if n != "" && !slices.Contains(t.names[n], s) {
 				t.names[n] = append(t.names[n], s)
 			}

@@ -21,6 +21,9 @@ type Service struct {
 	PathPrefix string
 	// BareNames are the model names under which the service answers on the bare address.
 	BareNames []string
+	// Adapters are names of LoRA adapters that the service lists, in order. They lead to it on the
+	// bare address, too, and engines know them by the same names.
+	Adapters []string
 	// Entry is the component that outside traffic meets first: transformer if there is one.
 	Entry      spec.Component
 	Components map[spec.Component]Backend

@@ -17,7 +17,7 @@ func (t *Table) With(s Service) (*Table, bool) {
 	}
 	old := t.byKey[s.Key]
 	if old == nil || old.Graph != nil || !s.Created.Equal(old.Created) || s.PathPrefix != old.PathPrefix ||
-		!slices.Equal(s.BareNames, old.BareNames) || !reflect.DeepEqual(s.Hosts, old.Hosts) {
+		!slices.Equal(s.BareNames, old.BareNames) || !slices.Equal(s.Adapters, old.Adapters) || !reflect.DeepEqual(s.Hosts, old.Hosts) {
 		return nil, false
 	}
 	at, ok := slices.BinarySearchFunc(t.services, old.Service, func(a, b *Service) int { return compareKeys(a.Key, b.Key) })
@@ -45,7 +45,7 @@ func (t *Table) With(s Service) (*Table, bool) {
 	if p := strings.TrimRight(s.PathPrefix, "/"); t.prefixes[p] == old {
 		next.prefixes[p] = fresh
 	}
-	for _, name := range s.BareNames {
+	for _, name := range slices.Concat(s.BareNames, s.Adapters) {
 		if i := slices.Index(t.names[name], old); i >= 0 {
 			next.names[name] = slices.Clone(t.names[name])
 			next.names[name][i] = fresh

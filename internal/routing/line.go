@@ -33,6 +33,8 @@ type Service struct {
 	// Models are the names of the trained models that the service serves; nil for a service that
 	// has one model of its own. In place of the service's name they lead to it.
 	Models []string
+	// Adapters are the names of the LoRA adapters that the service lists, in order.
+	Adapters []string
 }
 
 // The reasons of a component's condition, with the status True, while nothing of it runs for there
@@ -83,6 +85,7 @@ func Line(s Service) route.Service {
 		Entry:      Entry(s.Components),
 		Components: map[spec.Component]route.Backend{},
 		Created:    s.Created,
+		Adapters:   s.Adapters,
 	}
 	if s.Models != nil {
 		r.BareNames = s.Models

@@ -1,0 +1,223 @@
+package gateway
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/lora"
+	"stationmaster.dev/stationmaster/internal/route"
+	"stationmaster.dev/stationmaster/internal/spec"
+)
+
+// adapters are the LoRA adapters of a view's replicas. It is immutable; nil has none.
+type adapters struct {
+	known *lora.Known
+	// with has, for a backend, what of it has an adapter.
+	with map[withAdapter]*route.Backend
+	// reported are the services whose engines told of an adapter, by its name.
+	reported map[string][]*route.Service
+}
+
+type withAdapter struct {
+	of      *route.Backend
+	adapter string
+}
+
+func (g *Gateway) knownAdapters() *lora.Known {
+	if g.cfg.Adapters == nil {
+		return nil
+	}
+	return g.cfg.Adapters.Load()
+}
+
+// watchAdapters returns what is known, and a channel that is closed when that changes.
+func (g *Gateway) watchAdapters() (*lora.Known, <-chan struct{}) {
+	if g.cfg.Adapters == nil {
+		return nil, nil
+	}
+	return g.cfg.Adapters.Watch()
+}
+
+// learn takes in what is known of the replicas' adapters; the view has all else already.
+func (v *view) learn(known *lora.Known) {
+	if known == nil {
+		return
+	}
+	a := &adapters{known: known, with: map[withAdapter]*route.Backend{}, reported: map[string][]*route.Service{}}
+	v.adapters = a
+	if v.table == nil {
+		return
+	}
+	for _, b := range v.table.Backends {
+		for _, name := range adapterNames(b, *known) {
+			a.with[withAdapter{b, name}] = v.part(b, name)
+		}
+	}
+	for _, s := range v.table.Services() {
+		if s.Graph != nil {
+			continue
+		}
+		b := v.table.BackendOf(s, spec.Predictor)
+		for _, name := range adapterNames(b, *known) {
+			a.reported[name] = append(a.reported[name], s)
+		}
+	}
+}
+
+// adapterNames are the names of the adapters that some endpoint of a backend has, in order.
+func adapterNames(b *route.Backend, known lora.Known) []string {
+	var names []string
+	for i := range b.Targets {
+		for _, e := range b.Targets[i].Endpoints {
+			for _, a := range known[e.HTTP].Adapters {
+				names = append(names, a.Name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// part makes a backend of what of b has an adapter, with its place in the view.
+func (v *view) part(b *route.Backend, adapter string) *route.Backend {
+	out := *b
+	out.Targets = make([]route.Target, 0, len(b.Targets))
+	for i := range b.Targets {
+		whole := &b.Targets[i]
+		has := func(e route.Endpoint) bool { _, ok := (*v.adapters.known)[e.HTTP].Adapter(adapter); return ok }
+		if !slices.ContainsFunc(whole.Endpoints, has) {
+			continue
+		}
+		out.Targets = append(out.Targets, *whole)
+		t := &out.Targets[len(out.Targets)-1]
+		t.Endpoints = make([]route.Endpoint, 0, len(whole.Endpoints))
+		vt := *v.targets[whole]
+		vt.Target, vt.replicas = t, nil
+		for j := range whole.Endpoints {
+			if e := &whole.Endpoints[j]; has(*e) {
+				t.Endpoints = append(t.Endpoints, *e)
+				v.endpoints[&t.Endpoints[len(t.Endpoints)-1]] = v.endpoints[e]
+				vt.replicas = append(vt.replicas, v.targets[whole].replicas[j])
+			}
+		}
+		v.targets[t] = &vt
+	}
+	return &out
+}
+
+// find leads a request on the bare address to the service whose engines have the adapter that it
+// names, where the table knows nothing of the name, as err says. Of several services that is the
+// oldest.
+func (a *adapters) find(table *route.Table, m *route.Match, ask *asked, err error) error {
+	if a == nil || ask == nil || !ask.bare || ask.model == "" || !errors.Is(err, errdef.ErrNotFound) {
+		return err
+	}
+	service, clash := a.serviceOf(ask.model)
+	switch {
+	case clash != nil:
+		return clash
+	case service == nil:
+		return err
+	}
+	if named, ok := table.Named(service.Key, m.Path); ok {
+		*m, err = named, nil
+		m.Via = route.ByModel
+	}
+	return err
+}
+
+// serviceOf returns the service whose engines have an adapter; nil for none.
+func (a *adapters) serviceOf(name string) (*route.Service, error) {
+	found := slices.Clone(a.reported[name])
+	slices.SortStableFunc(found, func(a, b *route.Service) int { return compareAges(a.Created, b.Created) })
+	switch {
+	case len(found) == 0:
+		return nil, nil //nolint:nilnil // none is no error
+	case len(found) > 1 && compareAges(found[0].Created, found[1].Created) == 0:
+		keys := make([]string, len(found))
+		for i, s := range found {
+			keys[i] = s.Key.String()
+		}
+		return nil, errdef.New(errdef.ErrConflict, fmt.Sprintf(
+			"the adapter %.100q is served by several services (%s): name one by its host, or by its path prefix", name, strings.Join(keys, ", ")))
+	}
+	return found[0], nil
+}
+
+// compareAges orders by age, those without one last.
+func compareAges(a, b time.Time) int {
+	return cmp.Or(cmp.Compare(unknownAge(a), unknownAge(b)), a.Compare(b))
+}
+
+func unknownAge(t time.Time) int {
+	if t.IsZero() {
+		return 1
+	}
+	return 0
+}
+
+// adapt leads a request that names an adapter to the replicas that have it. A listed one that no
+// ready replica has is waited for, since it is about to be loaded.
+func (a *adapters) adapt(m *route.Match, ask *asked) {
+	if ask == nil || ask.model == "" || m.Service == nil || m.Backend == nil {
+		return
+	}
+	listed := slices.Contains(m.Service.Adapters, ask.model)
+	var with *route.Backend
+	if a != nil {
+		with = a.with[withAdapter{m.Backend, ask.model}]
+	}
+	ask.adapter = listed || with != nil
+	switch {
+	case with != nil:
+		m.Backend = with
+	case listed && a != nil && m.Backend.Ready() && speaksOpenAI(m.Backend):
+		m.Backend = &route.Backend{Returning: true, Startup: m.Backend.Startup, NotReady: fmt.Sprintf("no replica has loaded the adapter %s yet", ask.model)}
+	}
+}
+
+// speaksOpenAI reports whether engines of a backend are asked for adapters.
+func speaksOpenAI(b *route.Backend) bool {
+	return slices.ContainsFunc(b.Targets, func(t route.Target) bool { return t.OpenAI != "" && len(t.Endpoints) > 0 })
+}
+
+// cards are the adapters of the services in scope, as models of the API.
+func (a *adapters) cards(s scope) []card {
+	var out []card
+	for _, service := range s.services() {
+		for _, name := range service.Adapters {
+			if m, err := s.table.Model(name, "/"); s.service != nil || err == nil && m.Service == service {
+				out = append(out, a.card(s, name, service))
+			}
+		}
+	}
+	if a != nil {
+		for _, name := range slices.Sorted(maps.Keys(a.reported)) {
+			if _, err := s.table.Model(name, "/"); !errors.Is(err, errdef.ErrNotFound) {
+				continue // it is listed, or another's name
+			}
+			if service, err := a.serviceOf(name); err == nil && (s.service == nil || s.service == service) {
+				out = append(out, a.card(s, name, service))
+			}
+		}
+	}
+	return out
+}
+
+// card is an adapter as a model of the API. Its parent is the service's own model, by the name under
+// which that is asked for.
+func (a *adapters) card(s scope, name string, service *route.Service) card {
+	c := s.card(service.Key.Name, service)
+	c.ID, c.Parent, c.Root = name, service.Key.Name, service.Key.Name
+	c.Revisions, c.Digest, c.Format = nil, "", "" // those are the parent's
+	if c.State == "ready" && (a == nil || a.with[withAdapter{s.table.BackendOf(service, spec.Predictor), name}] == nil) {
+		c.State = "unavailable"
+	}
+	return c
+}
