@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/lora"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
+	"stationmaster.dev/stationmaster/internal/wire/openai"
 )
 
 // adapters are the LoRA adapters of a view's replicas. It is immutable; nil has none.
@@ -208,6 +210,22 @@ func (a *adapters) cards(s scope) []card {
 		}
 	}
 	return out
+}
+
+// reportedAdapter answers GET /v1/models/<name> on the bare address for an adapter that an engine told
+// of and the table doesn't know, and reports whether it did.
+func (x *exchange) reportedAdapter() bool {
+	call, ok := openai.ParsePath(x.path, x.g.cfg.OpenAI.Root)
+	a := x.view.adapters
+	if !ok || call.Op != openai.Model || x.r.Method != http.MethodGet || a == nil {
+		return false
+	}
+	service, err := a.serviceOf(call.Model)
+	if err != nil || service == nil {
+		return false
+	}
+	x.answer(a.card(scope{table: x.view.table}, call.Model, service))
+	return true
 }
 
 // card is an adapter as a model of the API. Its parent is the service's own model, by the name under

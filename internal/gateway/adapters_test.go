@@ -72,8 +72,11 @@ func TestAnAdapterLeadsToTheReplicasThatHaveIt(t *testing.T) {
 			t.Errorf("%s has the parent %q, want %q", id, got, parent)
 		}
 	}
-	if a := do(t, c, request(t, http.MethodGet, g.url("/openai/v1/models/own"), "")); !strings.Contains(a.body, `"id":"own"`) || !strings.Contains(a.body, `"parent":"llm"`) {
-		t.Errorf("status %d: %s", a.StatusCode, a.body)
+	for _, path := range []string{"/openai/v1/models/own", "/v1/models/own", "/openai/v1/models/listed", "/v1/models/listed"} {
+		a := do(t, c, request(t, http.MethodGet, g.url(path), ""))
+		if !strings.Contains(a.body, `"id":"`+path[strings.LastIndexByte(path, '/')+1:]) || !strings.Contains(a.body, `"parent":"llm"`) || !strings.Contains(a.body, `"state":"ready"`) {
+			t.Errorf("%s: status %d: %s", path, a.StatusCode, a.body)
+		}
 	}
 	if a := do(t, c, request(t, http.MethodPost, g.url("/v1/completions"), `{"model":"none"}`)); a.StatusCode != http.StatusNotFound {
 		t.Errorf("an unknown adapter: status %d: %s", a.StatusCode, a.body)

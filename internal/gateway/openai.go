@@ -84,6 +84,9 @@ func (x *exchange) serveOpenAI() bool {
 		return false
 	}
 	_, _, err := x.find()
+	if errors.Is(err, errdef.ErrNotFound) && x.reportedAdapter() {
+		return true
+	}
 	if x.match.Service != nil && x.match.Service.Graph != nil {
 		return false // which answers whatever the path
 	}

@@ -46,6 +46,7 @@ def engines(up, name):
     out = {}
     for pid in engine_pids(up, f"--served-model-name {name}"):
         command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        assert "--port" in command, f"process {pid} is on its way"
         port = command[command.index("--port") + 1]
         data = requests.get(f"http://127.0.0.1:{port}/v1/models", timeout=10).json()["data"]
         out[pid] = {m["id"]: m["root"] for m in data if m["parent"]}
