@@ -5,6 +5,7 @@ import (
 	stdcmp "cmp"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -172,4 +173,25 @@ func FuzzRead(f *testing.F) {
 			}
 		}
 	})
+}
+
+// BenchmarkRead reads a page of vLLM's with what others have on it besides, about 100 KB.
+func BenchmarkRead(b *testing.B) {
+	raw, err := os.ReadFile("testdata/vllm-v1.txt")
+	if err != nil {
+		b.Fatal(err)
+	}
+	var page bytes.Buffer
+	page.Write(raw)
+	for i := 0; page.Len() < 100<<10; i++ {
+		fmt.Fprintf(&page, "vllm:request_decode_time_seconds_bucket{engine=\"0\",le=\"%d\",model_name=\"llama\"} 12.0\n", i)
+	}
+	m := engine.ByName("vllm").Metrics
+	b.SetBytes(int64(page.Len()))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := m.Read(bytes.NewReader(page.Bytes())); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
