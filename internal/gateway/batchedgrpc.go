@@ -252,7 +252,12 @@ func (w *callInBatch) ask(got *keptStream, merged *pb.ModelInferRequest) (t *tar
 	c.choose(picked)
 	c.began = true
 	c.metric.begin()
-	if err := c.forward(e); err != nil {
+	m := c.mirror()
+	err = c.forward(e)
+	if m != nil {
+		m.send(err)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if got.message == nil {

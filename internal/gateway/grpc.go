@@ -229,7 +229,12 @@ func (c *call) serve() error {
 	c.choose(t)
 	c.began = true
 	c.metric.begin()
-	return c.forward(e)
+	m := c.mirror()
+	err = c.forward(e)
+	if m != nil {
+		m.send(err)
+	}
+	return err
 }
 
 func (c *call) choose(t *route.Target) {

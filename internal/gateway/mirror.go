@@ -111,33 +111,40 @@ func (m *mirrored) send() {
 	if n := len(m.request.b); n > 0 {
 		req.Body, req.ContentLength = bytes.NewReader(m.request.b), int64(n)
 	}
-	want := reply{m.x.status, m.answer.ResponseWriter.Header().Clone(), m.answer.b, m.answer.over}
+	want := reply{status: m.x.status, header: m.answer.ResponseWriter.Header().Clone(), body: m.answer.b, over: m.answer.over}
 	g.relays.Go(func() {
 		defer func() { <-g.copies }()
 		ctx, cancel := context.WithTimeout(g.copying, req.HeaderTimeout)
 		defer cancel()
-		got, err := m.ask(ctx, req)
-		if err != nil {
-			m.count(mirrorFailed)
-			if w := m.target.witness; w != nil && want.status/100 == 2 && g.copying.Err() == nil {
-				w.heard(true)
-			}
-			return
-		}
-		m.count(compare(want, got))
-		if w := m.target.witness; w != nil {
-			if compared, differs := drift(want, got); compared {
-				w.heard(differs)
-			}
-		}
+		got, err := askCopy(ctx, m.view, m.endpoint, req)
+		judge(m.target.witness, m.count, want, got, err, g.copying.Err() != nil)
 	})
 }
 
-// ask sends the copy and reads the answer.
-func (m *mirrored) ask(ctx context.Context, req *upstream.Request) (reply, error) {
+// judge counts how the answer to a copy compares with the one that the client got. err says that
+// the copy got none, and ended that the gateway's own end is why. w may be nil.
+func judge(w *witness, count func(result string), want, got reply, err error, ended bool) {
+	if err != nil {
+		count(mirrorFailed)
+		if w != nil && want.status/100 == 2 && !ended {
+			w.heard(true)
+		}
+		return
+	}
+	count(compare(want, got))
+	if w == nil {
+		return
+	}
+	if compared, differs := drift(want, got); compared {
+		w.heard(differs)
+	}
+}
+
+// askCopy sends a copy over HTTP and reads the answer.
+func askCopy(ctx context.Context, v *view, e *route.Endpoint, req *upstream.Request) (reply, error) {
 	defer req.Release()
 	header := http.Header{}
-	resp, err := m.view.endpoints[m.endpoint].http.RoundTrip(ctx, req, header)
+	resp, err := v.endpoints[e].http.RoundTrip(ctx, req, header)
 	if err != nil {
 		return reply{}, err
 	}
@@ -210,10 +217,13 @@ func (a *copiedAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // reply is an answer as far as it was kept.
 type reply struct {
+	// status is HTTP's; of a call 200 for OK, else its code behind codeStatus.
 	status int
 	header http.Header
 	body   []byte
 	over   bool
+	// message says that the body is a ModelInferResponse.
+	message bool
 }
 
 // compare says how an answer differs from the one that the client got.
@@ -228,8 +238,8 @@ func compare(want, got reply) string {
 	case want.status/100 != 2:
 		return mirrorUncompared // errors in other words
 	}
-	a, aok := outputsOf(want.header, want.body)
-	b, bok := outputsOf(got.header, got.body)
+	a, aok := want.outputs()
+	b, bok := got.outputs()
 	switch {
 	case !aok || !bok:
 		return mirrorUncompared

@@ -3,10 +3,11 @@ package gateway
 import (
 	"encoding/json"
 	"math"
-	"net/http"
 	"reflect"
 	"slices"
 	"strings"
+
+	"stationmaster.dev/stationmaster/internal/wire/oip"
 )
 
 // tolerance is how far apart two numbers may be, of 1 or of the greater one.
@@ -20,11 +21,24 @@ type output struct {
 	Data     any    `json:"data"`
 }
 
-// outputsOf reads the outputs of a V2 answer, sorted by name, or the predictions of a V1 answer as
-// one output. It reports false for what is neither, for packed bodies, and for V2's binary data.
-func outputsOf(header http.Header, body []byte) ([]output, bool) {
-	if len(header["Content-Encoding"]) > 0 || len(header["Inference-Header-Content-Length"]) > 0 ||
-		!strings.Contains(header.Get("Content-Type"), "json") {
+// outputs reads the outputs of a V2 answer, in JSON, with binary tensors or as a message, sorted by
+// name, or the predictions of a V1 answer as one output. It reports false for what is neither, and
+// for packed bodies.
+func (r reply) outputs() ([]output, bool) {
+	if r.message {
+		return messageOutputs(r.body)
+	}
+	header, body := r.header, r.body
+	if len(header["Content-Encoding"]) > 0 {
+		return nil, false
+	}
+	jsonLen, err := oip.ParseHeaderLength(header[oip.HeaderLength]...)
+	switch {
+	case err != nil:
+		return nil, false
+	case jsonLen != oip.WholeBody:
+		return packedOutputs(body, jsonLen)
+	case !strings.Contains(header.Get("Content-Type"), "json"):
 		return nil, false
 	}
 	var answer struct {
@@ -53,7 +67,7 @@ func nearValues(a, b any) bool {
 	switch a := a.(type) {
 	case float64:
 		b, ok := b.(float64)
-		return ok && math.Abs(a-b) <= tolerance*max(1, math.Abs(a), math.Abs(b))
+		return ok && nearNumbers(a, b)
 	case []any:
 		b, ok := b.([]any)
 		return ok && slices.EqualFunc(a, b, nearValues)
@@ -71,4 +85,14 @@ func nearValues(a, b any) bool {
 		return true
 	}
 	return reflect.DeepEqual(a, b)
+}
+
+// nearNumbers also takes what only tensors have, not JSON: what is no number or infinite is near
+// its like alone.
+func nearNumbers(a, b float64) bool {
+	if a == b || math.IsNaN(a) && math.IsNaN(b) {
+		return true
+	}
+	apart := math.Abs(a - b)
+	return !math.IsInf(apart, 0) && apart <= tolerance*max(1, math.Abs(a), math.Abs(b))
 }
