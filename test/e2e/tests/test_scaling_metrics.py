@@ -221,6 +221,7 @@ def test_real_engines_tell_under_one_set_of_names(up, smollm, iris, prometheus, 
     subprocess.run([os.environ["E2E_MLSERVER_PYTHON"], str(train), "sklearn", str(tmp_path)], check=True, timeout=300)
     up.apply(isvc("told-ml", model("sklearn", f"file://{tmp_path}/model", protocolVersion="v2")))
     up.wait_ready("told-ml", timeout=180)
+    assert up.infer("told-ml", [tensor("predict", ROW)]).status_code == 200
     client = openai.OpenAI(base_url=up.url + "/v1", api_key="none", max_retries=0, timeout=300)
 
     def one(expression):
