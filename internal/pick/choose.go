@@ -47,43 +47,34 @@ type Want struct {
 // one by rnd, which must be uniform; -1 when there is none. turn counts decisions, for round robin.
 // It is a function of its arguments, keeps and changes nothing, and allocates nothing.
 func (p *Policy) Choose(states []State, want Want, rnd, turn uint64) int {
-	least := p.eligible(states)
-	if least < 0 {
+	c := choice{p: p, states: states, want: want, session: -1}
+	if !c.add() {
 		return -1
 	}
-	c := choice{p: p, states: states, want: want, worst: Health(least), session: -1}
-	c.add()
 	if c.n == 1 {
 		return c.first
 	}
-	c.limit()
-	if p.uses(Session) && want.Session != 0 {
-		c.rank()
+	if p.draws() {
+		c.limit()
 	}
 	if p.uses(RoundRobin) {
-		c.turn = int(turn % uint64(c.allowed))
+		c.turn = int(turn % uint64(c.allowed()))
+	}
+	if p.uses(Session) && want.Session != 0 {
+		c.rank()
 	}
 	return c.best(rnd)
 }
 
-// eligible returns the worst health with which replicas get requests, or -1 when there are none.
-func (p *Policy) eligible(states []State) int {
-	var of [Unreachable + 1]int
-	for i := range states {
-		if s := &states[i]; !s.Skip {
-			of[s.Health]++
-		}
-	}
-	all := of[In] + of[Failing] + of[Unreachable]
+// eligible returns the worst health with which replicas get requests, of numbers by health.
+func eligible(of *[Unreachable + 1]int) Health {
 	switch {
-	case all == 0:
-		return -1
 	case of[In] > 0 && 2*of[In] >= of[In]+of[Failing]:
-		return int(In)
+		return In
 	case of[In]+of[Failing] > 0:
-		return int(Failing)
+		return Failing
 	}
-	return int(Unreachable)
+	return Unreachable
 }
 
 // choice is one decision under way.
@@ -98,11 +89,9 @@ type choice struct {
 	// kvUse and waiting are sums over those of which it is known.
 	kvUse, waiting     float64
 	toldUse, toldQueue int
-	// most is the greatest load with which a replica may still be chosen, and allowed how many
-	// have no more.
+	// most is the greatest load with which a replica may still be chosen, where that is bounded.
 	most    float64
 	bounded bool
-	allowed int
 	// session is the replica that the session falls to, turn how many allowed ones come before
 	// the one whose turn it is.
 	session, turn int
@@ -110,7 +99,24 @@ type choice struct {
 
 func (c *choice) in(s *State) bool { return !s.Skip && s.Health <= c.worst }
 
-func (c *choice) add() {
+// add sums up those that get requests, and reports whether there are any.
+func (c *choice) add() bool {
+	c.worst = Unreachable
+	of := c.sum()
+	if c.n == 0 {
+		return false
+	}
+	if of[In] < c.n {
+		if c.worst = eligible(&of); c.worst < Unreachable {
+			c.sum()
+		}
+	}
+	return true
+}
+
+func (c *choice) sum() (of [Unreachable + 1]int) {
+	c.n, c.requests, c.tokens = 0, 0, 0
+	c.kvUse, c.waiting, c.toldUse, c.toldQueue = 0, 0, 0, 0
 	for i := range c.states {
 		s := &c.states[i]
 		if !c.in(s) {
@@ -119,6 +125,7 @@ func (c *choice) add() {
 		if c.n++; c.n == 1 {
 			c.first = i
 		}
+		of[s.Health]++
 		c.requests += s.Requests
 		c.tokens += s.Tokens
 		if s.KVUse >= 0 {
@@ -130,6 +137,7 @@ func (c *choice) add() {
 			c.waiting += s.Waiting
 		}
 	}
+	return of
 }
 
 // load is what the bound is about, and own what this request adds to it.
@@ -152,18 +160,12 @@ func (c *choice) own() float64 {
 // the bound times the mean with this request, and a replica with no more than one other such
 // request always may. Where none may it is those with the least load.
 func (c *choice) limit() {
-	c.allowed = c.n
-	if !c.p.draws() {
-		return
-	}
-	c.bounded = true
 	own, total := c.own(), c.requests
 	if c.p.ReadsPrompts() {
 		total = c.tokens
 	}
 	c.most = max(2*own, max(c.p.Bound, 1)*(total+own)/float64(c.n)) - own
 	lowest := -1.
-	c.allowed = 0
 	for i := range c.states {
 		s := &c.states[i]
 		if !c.in(s) {
@@ -171,24 +173,28 @@ func (c *choice) limit() {
 		}
 		l := c.load(s)
 		if l <= c.most {
-			c.allowed++
+			c.bounded = true
+			return
 		}
 		if lowest < 0 || l < lowest {
 			lowest = l
 		}
 	}
-	if c.allowed > 0 {
-		return
-	}
-	c.most = lowest
-	for i := range c.states {
-		if s := &c.states[i]; c.in(s) && c.load(s) <= c.most {
-			c.allowed++
-		}
-	}
+	c.most, c.bounded = lowest, true
 }
 
 func (c *choice) may(s *State) bool { return c.in(s) && (!c.bounded || c.load(s) <= c.most) }
+
+// allowed counts those that may be chosen.
+func (c *choice) allowed() int {
+	n := 0
+	for i := range c.states {
+		if c.may(&c.states[i]) {
+			n++
+		}
+	}
+	return n
+}
 
 // rank finds the replica that the session falls to (D. Thaler, C. Ravishankar, "Using Name-Based
 // Mappings to Increase Hit Rates", 1998): the same one as long as it is there and has room.

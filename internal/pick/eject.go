@@ -33,19 +33,15 @@ const (
 //	                  └───────for twice as long──────────┘
 type health struct {
 	failures, ejections int
-	// until is when the replica may be tried; zero while it is in.
-	until time.Time
+	// why it is out; In while it isn't.
 	why   Health
 	tried bool
+	// until is when the replica may be tried.
+	until time.Time
 }
 
-// state returns the health at a time, and whether a request may try the replica.
-func (h *health) state(now time.Time) (is Health, due bool) {
-	if h.until.IsZero() {
-		return In, false
-	}
-	return h.why, !h.tried && !now.Before(h.until)
-}
+// due reports whether a request may try the replica.
+func (h *health) due(now time.Time) bool { return h.why != In && !h.tried && !now.Before(h.until) }
 
 // note takes what came of a request. probe says that it was the one that tried the replica.
 func (h *health) note(o Outcome, probe bool, now time.Time, rnd uint64) {
@@ -55,10 +51,10 @@ func (h *health) note(o Outcome, probe bool, now time.Time, rnd uint64) {
 	switch {
 	case o == Unknown:
 	case o == Answered:
-		if h.until.IsZero() || probe {
+		if h.why == In || probe {
 			*h = health{}
 		}
-	case !h.until.IsZero() && !probe: // of before, or because there was no better
+	case h.why != In && !probe: // of before, or because there was no better
 	case o == Unreached:
 		h.eject(Unreachable, now, rnd)
 	default:
@@ -72,7 +68,7 @@ func (h *health) note(o Outcome, probe bool, now time.Time, rnd uint64) {
 // together aren't all tried at once.
 func (h *health) eject(why Health, now time.Time, rnd uint64) {
 	d := min(firstEjection<<min(h.ejections, 10), maxEjection)
-	d += time.Duration(rnd>>32) * (d / 5) >> 32
+	d += time.Duration(rnd>>48) * (d / 5) >> 16
 	h.ejections++
 	h.why, h.until = why, now.Add(d)
 }

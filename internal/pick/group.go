@@ -45,15 +45,17 @@ type Replica struct {
 	requests, tokens atomic.Int64
 
 	// The group's mu guards what follows.
-	slot   int // in the index; -1 for none
-	health health
-	sample Sample
-	// adapters are the hashes of the names of those in the sample.
-	adapters []uint64
+	slot int // in the index; -1 for none
+	// until is when the sample is too old, in nanoseconds of Unix time.
+	until int64
 	// most is how many requests were under way at most since the last sample, and others how many
 	// more the engine had than that: for the sample is of some moment in between.
 	most   int64
 	others float64
+	health health
+	sample Sample
+	// adapters are the hashes of the names of those in the sample.
+	adapters []uint64
 }
 
 // Requests returns how many requests are under way.
@@ -72,10 +74,15 @@ type Group struct {
 	// kept are those that Keep returned last, and names what it was asked for.
 	kept  []*Replica
 	names []Name
-	// states and bySlot are scratch: what is looked at, and the index there of each slot.
+	// states is scratch: what is looked at.
 	states []State
-	bySlot []int32
-	turn   uint64
+	// bySlot is the index of each slot's replica among those of slotsOf; -1 where it isn't one.
+	bySlot  []int32
+	slotsOf []*Replica
+	turn    uint64
+	// ejected is how many replicas were taken out and not let in again, those that the group no
+	// longer has included.
+	ejected int
 	// output is the mean of the answers' tokens.
 	output float64
 }
@@ -95,6 +102,7 @@ func (g *Group) SetPolicy(p Policy) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.policy.Store(&p)
+	g.slotsOf = nil
 	switch indexed := p.uses(Prefix) || p.uses(LoRA); {
 	case !indexed:
 		g.index = nil
@@ -140,7 +148,7 @@ func (g *Group) Keep(n int, name func(i int) Name) []*Replica {
 			r.slot = -1
 		}
 	}
-	g.replicas = kept
+	g.replicas, g.slotsOf = kept, nil
 	for _, r := range g.kept {
 		if g.index != nil && r.slot < 0 {
 			g.enter(r)
@@ -238,11 +246,11 @@ func (c *Charge) take() {
 // due finds a replica that it is time to try with a request. One that was passed over isn't tried
 // by the same request.
 func (g *Group) due(of []*Replica, not int, now time.Time) (int, bool) {
-	if not >= 0 || len(of) == 1 {
+	if not >= 0 || len(of) == 1 || g.ejected == 0 {
 		return -1, false
 	}
 	for i, r := range of {
-		if _, due := r.health.state(now); due {
+		if r.health.due(now) {
 			r.health.tried = true
 			return i, true
 		}
@@ -266,37 +274,63 @@ func (g *Group) look(of []*Replica, ask *Ask, not int, now time.Time) {
 	}
 	g.states = g.states[:len(of)]
 	perRequest := g.output + float64(ask.Size)/bytesPerToken
-	g.bySlot = g.bySlot[:0]
+	p, at := g.policy.Load(), now.UnixNano()
 	for i, r := range of {
 		s := &g.states[i]
-		*s = State{ID: r.id, Requests: float64(r.requests.Load()), Tokens: float64(r.tokens.Load()), KVUse: -1, Waiting: -1, Skip: i == not}
-		if !r.health.until.IsZero() {
-			s.Health = r.health.why
-		}
-		if now.Sub(r.sample.At) < stale {
+		s.ID, s.Requests, s.Tokens = r.id, float64(r.requests.Load()), float64(r.tokens.Load())
+		s.Matched, s.Adapter, s.KVUse, s.Waiting = 0, 0, -1, -1
+		s.Health, s.Skip = r.health.why, i == not
+		if at < r.until {
 			s.KVUse, s.Waiting = r.sample.KVUse, r.sample.Waiting
 			s.Requests += r.others
 			s.Tokens += r.others * perRequest
-		}
-		if r.slot >= 0 {
-			for len(g.bySlot) <= r.slot {
-				g.bySlot = append(g.bySlot, -1)
-			}
-			g.bySlot[r.slot] = int32(i)
 		}
 	}
 	if g.index == nil {
 		return
 	}
-	if g.policy.Load().uses(Prefix) && len(ask.Blocks) > 0 && ask.Size > 0 {
+	g.numberSlots(of)
+	if p.uses(Prefix) && len(ask.Blocks) > 0 && ask.Size > 0 {
+		known, share := 0, 0.
 		g.index.Match(ask.Blocks, now, func(slot, blocks int) {
-			if i := g.at(slot); i >= 0 {
-				g.states[i].Matched = min(float64(blockEnd(blocks-1))/float64(ask.Size), 1)
+			if blocks != known {
+				known, share = blocks, min(float64(blockEnd(blocks-1))/float64(ask.Size), 1)
+			}
+			if slot == Rest {
+				g.restMatched(share)
+			} else if i := g.at(slot); i >= 0 {
+				g.states[i].Matched = share
 			}
 		})
 	}
-	if g.policy.Load().uses(LoRA) && ask.Adapter != 0 {
+	if p.uses(LoRA) && ask.Adapter != 0 {
 		g.lookForAdapter(of, ask, now)
+	}
+}
+
+// restMatched gives those a share of which nothing was found yet.
+func (g *Group) restMatched(share float64) {
+	for i := range g.states {
+		if s := &g.states[i]; s.Matched == 0 {
+			s.Matched = share
+		}
+	}
+}
+
+// numberSlots fills bySlot.
+func (g *Group) numberSlots(of []*Replica) {
+	if len(of) == len(g.slotsOf) && &of[0] == &g.slotsOf[0] {
+		return
+	}
+	g.slotsOf, g.bySlot = of, g.bySlot[:0]
+	for i, r := range of {
+		if r.slot < 0 {
+			continue
+		}
+		for len(g.bySlot) <= r.slot {
+			g.bySlot = append(g.bySlot, -1)
+		}
+		g.bySlot[r.slot] = int32(i)
 	}
 }
 
@@ -313,7 +347,7 @@ func (g *Group) lookForAdapter(of []*Replica, ask *Ask, now time.Time) {
 	for i, r := range of {
 		s := &g.states[i]
 		s.Adapter = .5
-		if r.sample.MaxAdapters == 0 || now.Sub(r.sample.At) >= stale {
+		if r.sample.MaxAdapters == 0 || now.UnixNano() >= r.until {
 			continue
 		}
 		if len(r.sample.Adapters) >= r.sample.MaxAdapters {
@@ -325,8 +359,10 @@ func (g *Group) lookForAdapter(of []*Replica, ask *Ask, now time.Time) {
 	}
 	block := [1]uint64{adapterBlock(ask.Adapter)}
 	g.index.Match(block[:], now, func(slot, _ int) {
-		if i := g.at(slot); i >= 0 && g.states[i].Adapter > 0 {
-			g.states[i].Adapter = 1
+		for i, r := range of {
+			if s := &g.states[i]; (slot == Rest || r.slot == slot) && s.Adapter > 0 {
+				s.Adapter = 1
+			}
 		}
 	})
 }
@@ -355,7 +391,7 @@ func (g *Group) Told(r *Replica, s Sample) {
 	if s.At.Equal(r.sample.At) {
 		return
 	}
-	r.sample = s
+	r.sample, r.until = s, s.At.Add(stale).UnixNano()
 	r.adapters = r.adapters[:0]
 	for _, name := range s.Adapters {
 		r.adapters = append(r.adapters, Hash(name))
@@ -399,5 +435,13 @@ func (g *Group) ended(c *Charge, o Outcome, produced int64, rnd uint64, now time
 	if produced > 0 {
 		g.output += (float64(produced) - g.output) / 16
 	}
-	c.r.health.note(o, c.probe, now, rnd)
+	h := &c.r.health
+	was := h.why
+	h.note(o, c.probe, now, rnd)
+	switch {
+	case was == In && h.why != In:
+		g.ejected++
+	case was != In && h.why == In:
+		g.ejected--
+	}
 }

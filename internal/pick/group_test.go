@@ -334,3 +334,16 @@ func TestOwnRequestsAreNotTakenForThoseOfOthers(t *testing.T) {
 		t.Error("a sample was taken twice")
 	}
 }
+
+func TestReplicasThatFailedTogetherAreTriedApart(t *testing.T) {
+	for _, ejections := range []int{0, 1, 4, 60} {
+		for _, rnd := range []uint64{0, 1 << 63, 1<<64 - 1} {
+			h := health{ejections: ejections}
+			h.note(Unreached, false, noon, rnd)
+			d := min(firstEjection<<min(ejections, 10), maxEjection)
+			if out := h.until.Sub(noon); out < d || out > d+d/5 {
+				t.Errorf("out for %v after %d times, want %v and up to a fifth more", out, ejections, d)
+			}
+		}
+	}
+}

@@ -80,7 +80,17 @@ func FuzzBlocksComeAlikeHoweverTheyAreWritten(f *testing.F) {
 // matched is what an index tells of some blocks.
 func matched(x *Index, hashes []uint64, now time.Time) map[int]int {
 	out := map[int]int{}
-	x.Match(hashes, now, func(slot, blocks int) { out[slot] = blocks })
+	x.Match(hashes, now, func(slot, blocks int) {
+		if slot != Rest {
+			out[slot] = blocks
+			return
+		}
+		for slot := range x.next {
+			if _, told := out[slot]; !told && x.live[slot/64]&(1<<(slot%64)) != 0 {
+				out[slot] = blocks
+			}
+		}
+	})
 	return out
 }
 
