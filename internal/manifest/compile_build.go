@@ -268,10 +268,12 @@ func artContainer(in Input, p part) corev1.Container {
 			c.Image = "kserve/art-explainer:" + *v
 		}
 	}
-	c.Args = []string{
-		"--model_name", in.Service.Name, "--predictor_host", predictorHost(in), "--http_port", itoa(DefaultHTTPPort),
+	given := corev1.Container{Command: c.Command, Args: own}
+	c.Args = []string{"--model_name", in.Service.Name, "--http_port", itoa(DefaultHTTPPort)}
+	if !hasArg(given, "--predictor_host") {
+		c.Args = append(c.Args, "--predictor_host", predictorHost(in))
 	}
-	if n := p.ext.ContainerConcurrency; n != nil {
+	if n := p.ext.ContainerConcurrency; n != nil && !hasArg(given, "--workers") {
 		c.Args = append(c.Args, "--workers", itoa(*n))
 	}
 	if p.art.StorageURI != "" {

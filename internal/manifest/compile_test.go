@@ -393,7 +393,11 @@ func TestATransformerIsWiredToItsPredictor(t *testing.T) {
 		},
 		"the built-in explainer": {
 			"explainer: {art: {type: SquareAttack, storageUri: 'file:///e', config: {nb_classes: '10', eps: '1'}, args: [--own]}}", spec.Explainer, "h",
-			[]string{"--model_name", "iris", "--predictor_host", "h", "--http_port", "8080", "--storage_uri", "/mnt/models", "--adversary_type", "SquareAttack", "--eps", "1", "--nb_classes", "10", "--own"},
+			[]string{"--model_name", "iris", "--http_port", "8080", "--predictor_host", "h", "--storage_uri", "/mnt/models", "--adversary_type", "SquareAttack", "--eps", "1", "--nb_classes", "10", "--own"},
+		},
+		"the built-in explainer, told where to go": {
+			"explainer: {containerConcurrency: 4, art: {type: SquareAttack, args: [--predictor_host, mine, --workers=2]}}", spec.Explainer, "h",
+			[]string{"--model_name", "iris", "--http_port", "8080", "--adversary_type", "SquareAttack", "--predictor_host", "mine", "--workers=2"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -405,6 +409,20 @@ func TestATransformerIsWiredToItsPredictor(t *testing.T) {
 				t.Errorf("component label %q", got)
 			}
 		})
+	}
+}
+
+func TestTheBuiltInExplainersImage(t *testing.T) {
+	for art, want := range map[string]string{
+		"":                          "kserve/art-explainer:latest",
+		", runtimeVersion: v0.20.0": "kserve/art-explainer:v0.20.0",
+		", image: 'mine:1'":         "mine:1",
+	} {
+		is := service(t, "predictor: {model: {modelFormat: {name: onnx}}}\nexplainer: {art: {type: SquareAttack"+art+"}}")
+		c := compiled(t, manifest.Input{Service: is, Component: spec.Explainer, PredictorHost: "h"})
+		if got := c.PodTemplate.Spec.Containers[0]; got.Image != want || got.Name != "kserve-container" {
+			t.Errorf("%q: %s is %s, want %s", art, got.Name, got.Image, want)
+		}
 	}
 }
 

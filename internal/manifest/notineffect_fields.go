@@ -60,7 +60,12 @@ var effects = map[reflect.Type]fields{
 	}),
 	reflect.TypeFor[v1beta1.TransformerSpec](): join(podEffects, extensionEffects),
 	reflect.TypeFor[v1beta1.ExplainerSpec](): join(podEffects, extensionEffects, fields{
-		"art": notYet("the built-in explainer isn't there yet; give a container of your own in containers"),
+		// What it needs on one machine, pipelineNotInEffect reports.
+		"art": inside,
+	}),
+	reflect.TypeFor[v1beta1.ARTExplainerSpec](): join(containerEffects, fields{
+		"type": works, "storageUri": works, "runtimeVersion": works, "config": works,
+		"storage": notYet("storage secrets aren't there yet; give the explainer in storageUri"),
 	}),
 	reflect.TypeFor[v1beta1.FrameworkSpec](): join(containerEffects, modelEffects),
 	reflect.TypeFor[v1beta1.ModelSpec](): join(containerEffects, modelEffects, fields{

@@ -153,6 +153,11 @@ func TestNotInEffect(t *testing.T) {
 				"spec.predictor.storageContainerName", "spec.predictor.workerSpec",
 			},
 		},
+		"a built-in explainer with a command": {is: with(func(s is) {
+			s.Spec.Explainer = &v1beta1.ExplainerSpec{ART: &v1beta1.ARTExplainerSpec{Type: v1beta1.ARTSquareAttackExplainer, ExplainerExtensionSpec: v1beta1.ExplainerExtensionSpec{
+				Container: corev1.Container{Command: []string{"artserver"}}, StorageURI: "file:///e", RuntimeVersion: ptr("v1"), Config: map[string]string{"a": "b"},
+			}}}
+		})},
 		"a logger and a batcher": {is: with(func(s is) {
 			s.Spec.Predictor.Logger = &v1beta1.LoggerSpec{Mode: "all", URL: ptr("http://collector/x"), MetadataHeaders: []string{"a"}, MetadataAnnotations: []string{"b"}, BatchSize: ptr(1)}
 			s.Spec.Predictor.Batcher = &v1beta1.Batcher{MaxBatchSize: ptr(8), MaxLatency: ptr(50), Timeout: ptr(5)}

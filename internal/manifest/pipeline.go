@@ -96,7 +96,8 @@ func loggerReason(l *v1beta1.LoggerSpec) string {
 }
 
 // pipelineNotInEffect reports what the walk over single fields can't see: loggers without an
-// address, and those of canaries, whose requests are logged and put together as the predictor's.
+// address, those of canaries, whose requests are logged and put together as the predictor's, and a
+// built-in explainer that one machine can't run.
 func pipelineNotInEffect(is *v1beta1.InferenceService) []NotInEffect {
 	var out []NotInEffect
 	for _, c := range []spec.Component{spec.Predictor, spec.Transformer, spec.Explainer} {
@@ -113,6 +114,12 @@ func pipelineNotInEffect(is *v1beta1.InferenceService) []NotInEffect {
 			continue
 		}
 		out = append(out, storeNotInEffect(ext.Logger, field.NewPath("spec", string(c), "logger"))...)
+	}
+	if e := is.Spec.Explainer; e != nil && e.ART != nil && len(e.ART.Command) == 0 {
+		out = append(out, NotInEffect{
+			Field: field.NewPath("spec", "explainer", "art").String(), ClusterOnly: true,
+			Reason: "the built-in explainer is an image, which needs a cluster; on one machine give what to run in command, or a container of your own in containers",
+		})
 	}
 	for i := range is.Spec.Canary {
 		at := field.NewPath("spec", "canary").Index(i).Child("predictor")

@@ -194,12 +194,17 @@ def test_nobody_fails_for_a_neighbour(batched):
     assert [a.status_code for a in answers] == [400] + [200] * 7, [a.text for a in answers]
 
 
-def test_explainer_is_asked_by_v1_and_v2_and_asks_its_predictor(up):
+EXPLAIN = {"command": [sys.executable, str(pathlib.Path(__file__).with_name("explainer.py"))]}
+
+
+@pytest.mark.parametrize("explains", [
+    pytest.param({"containers": [{"name": "kserve-container", "image": "example.invalid/explainer:1", **EXPLAIN}]}, id="own"),
+    # Without a command it would be an image, which one machine can't run.
+    pytest.param({"art": {"type": "SquareAttack", "config": {"nb_classes": "3"}, **EXPLAIN}}, id="art"),
+])
+def test_explainer_is_asked_by_v1_and_v2_and_asks_its_predictor(up, explains):
     with collector() as (url, events):
-        explainer = {"containers": [{
-            "name": "kserve-container", "image": "example.invalid/explainer:1",
-            "command": [sys.executable, str(pathlib.Path(__file__).with_name("explainer.py"))],
-        }], "logger": {"mode": "all", "url": url}}
+        explainer = explains | {"logger": {"mode": "all", "url": url}}
         predictor = model("onnx", IRIS) | {"logger": {"mode": "request", "url": url}}
         up.apply(isvc("explained", predictor, explainer=explainer))
         up.wait_ready("explained", timeout=120)
