@@ -9,11 +9,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -60,6 +62,9 @@ type OperatorConfig struct {
 	// clients from outside reach it, and stand in URLs.
 	Domain             string
 	HTTPPort, GRPCPort int
+	// DirectGateway ("namespace/name") is the Gateway (Gateway API) for HTTPRoutes that lead past our
+	// own, and DirectFrom the namespace of the pods that it is made of; empty means the Gateway's.
+	DirectGateway, DirectFrom string
 	// Watch restricts the operator to some namespaces; empty means all.
 	Watch []string
 	// LeaderElect lets one of several operators work.
@@ -69,6 +74,19 @@ type OperatorConfig struct {
 	Webhook string
 	Out     io.Writer
 	Logger  *slog.Logger
+}
+
+// direct returns the Gateway past our own, and the pods that it is made of; neither without one.
+func (cfg *OperatorConfig) direct() (types.NamespacedName, []kube.PodSelector, error) {
+	if cfg.DirectGateway == "" {
+		return types.NamespacedName{}, nil, nil
+	}
+	namespace, name, ok := strings.Cut(cfg.DirectGateway, "/")
+	if !ok || namespace == "" || name == "" {
+		return types.NamespacedName{}, nil, errdef.New(errdef.ErrInvalid, fmt.Sprintf("--direct-gateway %q: want namespace/name of a Gateway", cfg.DirectGateway))
+	}
+	from := []kube.PodSelector{{Namespace: cmp.Or(cfg.DirectFrom, namespace)}}
+	return types.NamespacedName{Namespace: namespace, Name: name}, from, nil
 }
 
 // gatewayLag is how much later than the operator a gateway may hear of a new route. Usually that
@@ -91,6 +109,10 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 		return err
 	}
 	defer ln.Close()
+	direct, from, err := cfg.direct()
+	if err != nil {
+		return err
+	}
 	var webhook net.Listener
 	if cfg.Webhook != "" {
 		if webhook, err = listen("--webhook", cfg.Webhook); err != nil {
@@ -108,11 +130,11 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 		},
 		Image:       cfg.Image,
 		GatewayHost: cfg.Gateway + "." + cfg.Namespace + ".svc.cluster.local",
-		GatewayPods: []kube.PodSelector{
+		GatewayPods: append([]kube.PodSelector{
 			{Namespace: cfg.Namespace, Labels: map[string]string{"app": cfg.Gateway}},
 			// For the metrics of engines.
 			{Namespace: cfg.Namespace, Labels: map[string]string{"app": cfg.Operator}},
-		},
+		}, from...),
 		Namespaces: cfg.Watch,
 		Logger:     cfg.Logger,
 	})
@@ -131,13 +153,14 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 		ComponentAddress: func(k spec.ServiceKey, c spec.Component) string {
 			return manifest.ComponentName(k.Name, c) + "." + k.Namespace
 		},
-		Drain:       gatewayLag,
-		Scaling:     &board,
-		Evidence:    &ledger,
-		Adapters:    &adapters,
-		Namespaces:  cfg.Watch,
-		Logger:      cfg.Logger,
-		GatewayHost: cfg.Gateway + "." + cfg.Namespace + ".svc.cluster.local",
+		Drain:         gatewayLag,
+		Scaling:       &board,
+		Evidence:      &ledger,
+		Adapters:      &adapters,
+		Namespaces:    cfg.Watch,
+		Logger:        cfg.Logger,
+		GatewayHost:   cfg.Gateway + "." + cfg.Namespace + ".svc.cluster.local",
+		DirectGateway: direct,
 	}
 	if cfg.LeaderElect {
 		settings.Leader = &control.Leader{Namespace: cfg.Namespace, Lease: "stationmaster-operator"}

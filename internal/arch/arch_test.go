@@ -68,7 +68,8 @@ var rooms = map[string]room{
 	"internal/platform/local":        {layer: 3, may: []string{"internal/platform", "internal/spec", "internal/errdef", "internal/plan", "internal/probe"}, never: []string{"k8s.io/"}},
 	"internal/routing":               {layer: 3, may: []string{"api", "internal/spec", "internal/route", "internal/manifest", "internal/engine"}, never: []string{"os/exec", "k8s.io/client-go/rest"}},
 	"internal/kubeapi":               {layer: 3, may: []string{"internal/errdef"}},
-	"internal/control":               {layer: 3, may: []string{"api", "internal/spec", "internal/errdef", "internal/state", "internal/plan", "internal/scale", "internal/demand", "internal/evidence", "internal/route", "internal/manifest", "internal/catalogue", "internal/platform", "internal/routing", "internal/graphs", "internal/lora", "internal/modellist"}},
+	"internal/control":               {layer: 3, may: []string{"api", "internal/spec", "internal/errdef", "internal/state", "internal/plan", "internal/scale", "internal/demand", "internal/evidence", "internal/route", "internal/manifest", "internal/catalogue", "internal/platform", "internal/routing", "internal/graphs", "internal/direct", "internal/lora", "internal/modellist"}},
+	"internal/direct":                {layer: 3, may: []string{"api", "internal/spec", "internal/manifest"}},
 	"internal/graphs":                {layer: 3, may: []string{"api", "internal/spec", "internal/route", "internal/manifest", "internal/routing"}},
 	"internal/modelserver":           {layer: 3, may: []string{"api/oip", "internal/onnx", "internal/wire", "internal/errdef", "internal/modelstore", "internal/modellist", "internal/modelserver/residency"}, never: []string{"k8s.io/"}},
 	"internal/modelserver/residency": {layer: 1, may: []string{}, never: pureNever},
@@ -86,6 +87,7 @@ var rooms = map[string]room{
 	"internal/gateway/payloads":      {layer: 2, may: []string{"internal/spec", "internal/errdef", "internal/objectstore", "internal/gateway/parquet"}, never: []string{"k8s.io/", "os/exec", "google.golang.org/grpc"}},
 	"internal/gateway":               {layer: 3, may: []string{"api/oip", "internal/spec", "internal/errdef", "internal/state", "internal/demand", "internal/evidence", "internal/lora", "internal/route", "internal/pick", "internal/wire", "internal/translate", "internal/gateway/batch", "internal/gateway/convert", "internal/gateway/fair", "internal/gateway/frame", "internal/gateway/graph", "internal/gateway/grpcpool", "internal/gateway/payloads", "internal/gateway/upstream"}, never: []string{"k8s.io/", "os/exec"}},
 	"internal/follow":                {layer: 4, may: []string{"api", "internal/spec", "internal/route", "internal/routing", "internal/state"}},
+	"internal/adopt":                 {layer: 4, may: []string{"api", "internal/spec", "internal/errdef", "internal/manifest", "internal/catalogue", "internal/platform/kube"}},
 	"internal/rollout":               {layer: 4, may: []string{"api", "internal/errdef"}},
 	"internal/install":               {layer: 4, may: []string{"config/crd", "config/observability"}, never: []string{"os/exec", "k8s.io/client-go/rest"}},
 	"internal/admission":             {layer: 4, may: []string{"api", "internal/errdef", "internal/manifest", "internal/admission/certificate"}},
@@ -146,7 +148,7 @@ func TestOnlyTheLocalPlatformStartsProcesses(t *testing.T) {
 }
 
 func TestClientGoStaysInItsRooms(t *testing.T) {
-	users := []string{"internal/control", "internal/admission", "internal/graphs", "internal/follow", "internal/platform/kube", "internal/kubeapi", "internal/rollout", "internal/cli", "internal/app", "test"}
+	users := []string{"internal/control", "internal/admission", "internal/graphs", "internal/direct", "internal/follow", "internal/platform/kube", "internal/kubeapi", "internal/rollout", "internal/adopt", "internal/cli", "internal/app", "test"}
 	for _, p := range packages(t) {
 		rel := strings.TrimPrefix(p.ImportPath, module+"/")
 		for _, imp := range p.Imports {

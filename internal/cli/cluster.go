@@ -35,6 +35,8 @@ The manifest of 'stationmaster install' runs it in the cluster.`,
 	f.StringVar(&cfg.Operator, "operator", "stationmaster-operator", "the label app of the operators' own pods, and the name of their Service")
 	f.StringVar(&cfg.Image, "image", os.Getenv("STATIONMASTER_IMAGE"), "image of stationmaster itself, for pulling models and for the built-in runtime")
 	f.StringVar(&cfg.Domain, "domain", "example.com", "domain of service hosts")
+	f.StringVar(&cfg.DirectGateway, "direct-gateway", "", "namespace/name of a Gateway (Gateway API) for the HTTPRoutes of services that ask for one past our gateway")
+	f.StringVar(&cfg.DirectFrom, "direct-from", "", "namespace of the pods that make up that Gateway, which may then reach engines (default the Gateway's)")
 	f.IntVar(&cfg.HTTPPort, "http-port", 80, "the gateway's port for REST as clients outside reach it")
 	f.IntVar(&cfg.GRPCPort, "grpc-port", 8081, "the gateway's port for gRPC as clients outside reach it")
 	f.BoolVar(&cfg.LeaderElect, "leader-elect", true, "let one of several operators work")

@@ -32,6 +32,9 @@ them, give it to 'kubectl delete -f -' with --crds=false.`,
 			if namespace, name, ok := strings.Cut(o.ParentGateway, "/"); o.ParentGateway != "" && (!ok || namespace == "" || name == "") {
 				return usageError{fmt.Errorf("--gateway-api %q: want namespace/name of a Gateway", o.ParentGateway)}
 			}
+			if namespace, name, ok := strings.Cut(o.DirectGateway, "/"); o.DirectGateway != "" && (!ok || namespace == "" || name == "") {
+				return usageError{fmt.Errorf("--direct-gateway %q: want namespace/name of a Gateway", o.DirectGateway)}
+			}
 			raw, err := install.Manifest(o)
 			if err != nil {
 				return fmt.Errorf("install: %w", err)
@@ -50,6 +53,8 @@ them, give it to 'kubectl delete -f -' with --crds=false.`,
 	f.Int32Var(&o.Operators, "operators", o.Operators, "replicas of the operator; one works, the others wait")
 	f.StringVar(&o.ServiceType, "service-type", o.ServiceType, "type of the gateway's Service: LoadBalancer, NodePort or ClusterIP")
 	f.StringVar(&o.ParentGateway, "gateway-api", "", "namespace/name of a Gateway (Gateway API) that is to hand *.<domain> to our gateway")
+	f.StringVar(&o.DirectGateway, "direct-gateway", "", "namespace/name of a Gateway (Gateway API) that services may ask to lead to them past our gateway")
+	f.StringVar(&o.DirectFrom, "direct-from", "", "namespace of the pods that make up that Gateway (default the Gateway's)")
 	f.StringVar(&o.IngressClass, "ingress-class", "", "class of an Ingress that is to hand *.<domain> to our gateway")
 	f.BoolVar(&o.CRDs, "crds", o.CRDs, "print the custom resource definitions too")
 	return cmd

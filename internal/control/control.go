@@ -38,6 +38,7 @@ import (
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/demand"
+	"stationmaster.dev/stationmaster/internal/direct"
 	"stationmaster.dev/stationmaster/internal/lora"
 	"stationmaster.dev/stationmaster/internal/plan"
 	"stationmaster.dev/stationmaster/internal/platform"
@@ -62,6 +63,9 @@ type Config struct {
 	GatewayHost string
 	// History is how many revisions of a component are kept beside those in use; 0 means 10.
 	History int
+	// DirectGateway is the Gateway (Gateway API) on which HTTPRoutes hang that lead past our own; the
+	// zero value means that there are none.
+	DirectGateway types.NamespacedName
 	// OneMachine says that fields which only a cluster can honour are reported as such, and that
 	// the API's admission has refused what isn't valid. Otherwise the reconciler refuses it in the
 	// status, and components are reached by their names within the cluster.
@@ -233,6 +237,11 @@ func (c *Controller) Run(ctx context.Context, config *rest.Config) error {
 	}
 	if err := c.addGraphs(mgr); err != nil {
 		return err
+	}
+	if c.cfg.DirectGateway != (types.NamespacedName{}) {
+		if err := direct.Add(mgr, direct.Config{Gateway: c.cfg.DirectGateway, Domain: c.cfg.Domain, Events: c.events}); err != nil {
+			return err
+		}
 	}
 	if err := mgr.Add(managerRunnable(func(ctx context.Context) error { return c.follow(ctx, changed) })); err != nil {
 		return fmt.Errorf("add platform watch: %w", err)

@@ -32,7 +32,7 @@ const (
 // manifest's fault and stands in its status.
 func (c *Controller) resolve(ctx context.Context, s *service) error {
 	manifest.Default(s.is, manifest.Defaults{})
-	s.notInEffect = manifest.NotInEffectOf(s.asWritten)
+	s.notInEffect = append(manifest.NotInEffectOf(s.asWritten), manifest.DirectNotInEffect(s.asWritten, c.cfg.DirectGateway.Name != "")...)
 	revisions, err := c.revisions(ctx, s.key)
 	if err != nil {
 		return err

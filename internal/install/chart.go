@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 
 	"stationmaster.dev/stationmaster/config/observability"
 )
@@ -52,6 +53,8 @@ func Chart() (map[string][]byte, error) {
 		Namespace: "{{ .Release.Namespace }}", Image: `{{ required "image is missing: name the image that holds stationmaster" .Values.image }}`,
 		PullPolicy: "{{ .Values.imagePullPolicy }}", Domain: "{{ .Values.domain }}", OpenAIPrefix: "{{ .Values.openaiPrefix }}",
 		Gateways: gatewaysHole, Operators: operatorsHole, ServiceType: "{{ .Values.serviceType }}",
+		ParentGateway: "{{ .Values.gatewayApi.namespace }}/{{ .Values.gatewayApi.name }}", IngressClass: "{{ .Values.ingressClass }}",
+		DirectGateway: "{{ .Values.directGateway }}", DirectFrom: "{{ .Values.directFrom }}",
 	}
 	var out bytes.Buffer
 	for _, object := range Objects(o) {
@@ -62,7 +65,15 @@ func Chart() (map[string][]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("write %T: %w", object, err)
 		}
-		fmt.Fprintf(&out, "---\n%s", raw)
+		switch object.(type) {
+		case *networkingv1.Ingress:
+			raw = fmt.Appendf(nil, "{{- if .Values.ingressClass }}\n---\n%s{{- end }}\n", raw)
+		case map[string]any:
+			raw = fmt.Appendf(nil, "{{- if .Values.gatewayApi.name }}\n---\n%s{{- end }}\n", raw)
+		default:
+			raw = fmt.Appendf(nil, "---\n%s", raw)
+		}
+		out.Write(raw)
 	}
 	template := strings.NewReplacer(
 		fmt.Sprint(gatewaysHole), "{{ .Values.gateways }}", fmt.Sprint(operatorsHole), "{{ .Values.operators }}",
@@ -92,6 +103,13 @@ gateways: %d
 operators: %d
 # The type of the gateway's Service: LoadBalancer, NodePort or ClusterIP.
 serviceType: %s
+# A Gateway of the Gateway API, or the class of an Ingress, that is to hand *.<domain> to our gateway.
+gatewayApi: {namespace: "", name: ""}
+ingressClass: ""
+# A Gateway ("namespace/name") that services may ask to lead to them past our gateway, and the
+# namespace of the pods that it is made of, where that isn't its own.
+directGateway: ""
+directFrom: ""
 # Alert rules, as a PrometheusRule of the Prometheus Operator.
 alerts: false
 # The dashboard, as a ConfigMap that Grafana's sidecar picks up.

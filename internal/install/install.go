@@ -42,6 +42,9 @@ type Options struct {
 	// ParentGateway ("namespace/name") is a Gateway of the Gateway API, and IngressClass a class of
 	// Ingress, that hand everything under Domain to our gateway. Empty means neither.
 	ParentGateway, IngressClass string
+	// DirectGateway ("namespace/name") is a Gateway that services may ask to lead to them past our
+	// gateway; DirectFrom is the namespace of the pods that it is made of, where that isn't its own.
+	DirectGateway, DirectFrom string
 	// CRDs says whether the custom resource definitions are part of it.
 	CRDs bool
 }
@@ -143,7 +146,7 @@ func Objects(o Options) []any {
 			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: operator, Namespace: o.Namespace}},
 		},
 		o.service(), o.webhookService(), o.webhookSecret(),
-		o.deployment(operator, o.Operators, []string{"operator", "--domain=" + o.Domain, fmt.Sprintf("--webhook=:%d", webhook)}, []corev1.ContainerPort{
+		o.deployment(operator, o.Operators, []string{"operator", "--domain=" + o.Domain, "--direct-gateway=" + o.DirectGateway, "--direct-from=" + o.DirectFrom, fmt.Sprintf("--webhook=:%d", webhook)}, []corev1.ContainerPort{
 			{Name: "webhook", ContainerPort: webhook},
 		}),
 		o.deployment(gateway, o.Gateways, []string{"gateway", "--domain=" + o.Domain, "--openai-prefix=" + o.OpenAIPrefix}, []corev1.ContainerPort{
@@ -217,6 +220,7 @@ func operatorRules() []rbacv1.PolicyRule {
 		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch", "update"}},
 		{APIGroups: []string{autoscalingv2.GroupName}, Resources: []string{"horizontalpodautoscalers"}, Verbs: write},
 		{APIGroups: []string{"keda.sh"}, Resources: []string{"scaledobjects"}, Verbs: []string{"get", "create", "update", "patch", "delete"}},
+		{APIGroups: []string{"gateway.networking.k8s.io"}, Resources: []string{"httproutes"}, Verbs: []string{"get", "create", "update", "patch", "delete"}},
 		{APIGroups: []string{"leaderworkerset.x-k8s.io"}, Resources: []string{"leaderworkersets"}, Verbs: []string{"get", "create", "update", "patch", "delete"}},
 		{APIGroups: []string{policyv1.GroupName}, Resources: []string{"poddisruptionbudgets"}, Verbs: write},
 		{APIGroups: []string{networkingv1.GroupName}, Resources: []string{"networkpolicies"}, Verbs: write},

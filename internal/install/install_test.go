@@ -69,12 +69,14 @@ func TestManifestIsDocumentsInTheOrderTheyAreNeeded(t *testing.T) {
 func TestAnIngressLeadsTheWholeDomainToTheGateway(t *testing.T) {
 	o := options()
 	o.CRDs, o.ParentGateway, o.IngressClass = false, "infra/public", "nginx"
+	o.DirectGateway, o.DirectFrom = "infra/direct", "envoy"
 	raw, err := install.Manifest(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
 		"kind: HTTPRoute", "  hostnames:\n  - '*.example.com'", "  - name: public\n    namespace: infra",
+		"- --direct-gateway=infra/direct", "- --direct-from=envoy",
 		"kind: Ingress", "  ingressClassName: nginx", "  - host: '*.example.com'",
 	} {
 		if !bytes.Contains(raw, []byte(want)) {
