@@ -33,7 +33,8 @@ type (
 // by its owner stays until the next version of this binary ships something else.
 const shippedDigest = "stationmaster.dev/shipped"
 
-// ensureRuntime makes a runtime what this binary ships. Several operators may do so at one time:
+// ensureRuntime makes a runtime what this binary ships, unless somebody else made it, such as
+// KServe's installation: its services rely on it as it is. Several operators may do so at one time:
 // where another was quicker, it looks again.
 func ensureRuntime(ctx context.Context, c client.Client, r *v1alpha1.ClusterServingRuntime) error {
 	for {
@@ -62,7 +63,7 @@ func ensureRuntimeOnce(ctx context.Context, c client.Client, r *v1alpha1.Cluster
 		return c.Create(ctx, r)
 	case err != nil:
 		return err
-	case old.Annotations[shippedDigest] == digest:
+	case old.Annotations[shippedDigest] == digest, old.Annotations[shippedDigest] == "":
 		return nil
 	}
 	r.ResourceVersion = old.ResourceVersion

@@ -61,10 +61,11 @@ func shipped(disabled bool) *v1alpha1.ClusterServingRuntime {
 }
 
 func TestOperatorsThatShipTheSameRuntimeAtOnceAgree(t *testing.T) {
-	old := shipped(true)
-	old.ResourceVersion = "1"
-	older := shipped(true)
-	older.ResourceVersion = "0"
+	old, older := shipped(true), shipped(true)
+	old.ResourceVersion, older.ResourceVersion = "1", "0"
+	for _, r := range []*v1alpha1.ClusterServingRuntime{old, older} {
+		r.Annotations = map[string]string{shippedDigest: "of another version"}
+	}
 	for name, tc := range map[string]struct {
 		stored, theirs *v1alpha1.ClusterServingRuntime
 	}{
@@ -82,6 +83,17 @@ func TestOperatorsThatShipTheSameRuntimeAtOnceAgree(t *testing.T) {
 				t.Errorf("stored is %+v", api.stored)
 			}
 		})
+	}
+}
+
+func TestARuntimeOfSomebodyElseIsLeft(t *testing.T) {
+	theirs := shipped(true)
+	api := &contested{stored: theirs}
+	if err := ensureRuntime(t.Context(), api, shipped(false)); err != nil {
+		t.Fatal(err)
+	}
+	if api.stored != theirs || !*api.stored.Spec.Disabled {
+		t.Errorf("stored is %+v", api.stored)
 	}
 }
 

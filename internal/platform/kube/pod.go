@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/manifest"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
@@ -58,6 +59,17 @@ func (c *Config) podTemplate(m member) (corev1.PodTemplateSpec, error) {
 	t.Labels = merged(t.Labels, podLabels(w))
 	t.Annotations = merged(t.Annotations, serverAnnotations(w))
 	return t, c.complete(&t, m)
+}
+
+// Template returns the pods that are made of a revision, and the labels by which its Deployment
+// knows them. An error means that the revision can't run on a cluster.
+func (c *Config) Template(rev *smv1alpha1.Revision) (corev1.PodTemplateSpec, map[string]string, error) {
+	w, err := manifest.WorkloadOf(rev.Namespace, rev.Name, &rev.Spec)
+	if err != nil {
+		return corev1.PodTemplateSpec{}, nil, err
+	}
+	t, err := c.podTemplate(member{revision: rev, workload: w})
+	return t, selector(&w), err
 }
 
 // workerTemplate makes the other pods of a replica over several nodes. They are of the service
