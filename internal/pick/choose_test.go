@@ -49,7 +49,7 @@ func TestWhichReplicaIsChosen(t *testing.T) {
 		"whoever has more of it":                   {"prefix", with(on(1, 1, 1), func(s []State) { s[1].Matched, s[2].Matched = .6, .5 }), Want{Tokens: 100}, 0, []int{1}},
 		"not who has it and too much to do":        {"prefix, least-tokens", with(on(4, 1, 2), func(s []State) { s[0].Matched = 1 }), Want{Tokens: 100}, 0, []int{1}},
 		"who has it while it has little to do":     {"prefix, least-tokens=0.1", with(on(1, 0, 0), func(s []State) { s[0].Matched = 1 }), Want{Tokens: 100}, 0, []int{0}},
-		"the least load where all are over it":     {"prefix", with(on(5, 4, 4.5), func(s []State) { s[0].Matched = 1 }), Want{Tokens: 300}, 0, []int{1}},
+		"the least load where all are over it":     {"prefix, bound=1.25", with(on(5, 4, 4.5), func(s []State) { s[0].Matched = 1 }), Want{Tokens: 300}, 0, []int{1}},
 		"who told of free cache":                   {"kv-cache", with(on(0, 0), func(s []State) { s[0].KVUse, s[1].KVUse = .9, .1 }), Want{}, 0, []int{1}},
 		"any, where nobody told":                   {"kv-cache", on(0, 5), Want{}, 0, []int{0, 1}},
 		"who didn't tell counts as the mean":       {"kv-cache", with(on(0, 0, 0), func(s []State) { s[0].KVUse, s[1].KVUse = .9, .1 }), Want{}, 0, []int{1}},
