@@ -2,7 +2,9 @@ package engine_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,6 +19,7 @@ func TestTheTablesInTheDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := between(t, string(raw), "engines", enginesTable())
+	text = between(t, text, "start", startTable())
 	text = between(t, text, "metrics", metricsTable())
 	if *update {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -65,6 +68,24 @@ func enginesTable() string {
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | `%s` | %s |\n",
 			a.Name, ticked(a.Known.Commands), ticked(names), orNone(strings.Join(protocols, ", ")), ticked([]string{a.OpenAI}), a.Ready, page)
+	}
+	return b.String()
+}
+
+func startTable() string {
+	var b strings.Builder
+	b.WriteString("| engine | model | name | host | port | gRPC port | environment |\n|---|---|---|---|---|---|---|\n")
+	for _, a := range engine.All() {
+		s := a.Start
+		if s.Model+s.Name+s.Host+s.Port+s.GRPCPort == "" && len(s.Env) == 0 {
+			continue
+		}
+		var env []string
+		for _, what := range slices.Sorted(maps.Keys(s.Env)) {
+			env = append(env, s.Env[what])
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s |\n", a.Name, ticked([]string{s.Model}), ticked([]string{s.Name}),
+			ticked([]string{s.Host}), ticked([]string{s.Port}), ticked([]string{s.GRPCPort}), ticked(env))
 	}
 	return b.String()
 }
