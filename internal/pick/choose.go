@@ -35,8 +35,9 @@ const (
 
 // Want is what of a request its replica is chosen by.
 type Want struct {
-	// Tokens is the load that the request is, in tokens.
-	Tokens float64
+	// Tokens is the load that the request is, in tokens, and Prompt those of them that are its
+	// prompt's: less, for a replica that has a part of it.
+	Tokens, Prompt float64
 	// Session is the hash of what tells the client's session; 0 for none.
 	Session uint64
 	// Adapter says that the request is for a LoRA adapter, so that State.Adapter is read.
@@ -89,9 +90,13 @@ type choice struct {
 	// kvUse and waiting are sums over those of which it is known.
 	kvUse, waiting     float64
 	toldUse, toldQueue int
-	// most is the greatest load with which a replica may still be chosen, where that is bounded.
-	most    float64
-	bounded bool
+	// bounded says that a replica may be chosen up to a bound only; full that all are over it, and
+	// least is then the least load that there is.
+	bounded, full bool
+	least         float64
+	// byTokens says that load is tokens; total is that of all, of which times is the bound.
+	byTokens     bool
+	total, times float64
 	// session is the replica that the session falls to, turn how many allowed ones come before
 	// the one whose turn it is.
 	session, turn int
@@ -140,7 +145,7 @@ func (c *choice) sum() (of [Unreachable + 1]int) {
 	return of
 }
 
-// load is what the bound is about, and own what this request adds to it.
+// load is what the bound is about.
 func (c *choice) load(s *State) float64 {
 	if c.p.ReadsPrompts() {
 		return s.Tokens
@@ -148,42 +153,48 @@ func (c *choice) load(s *State) float64 {
 	return s.Requests
 }
 
-func (c *choice) own() float64 {
-	if c.p.ReadsPrompts() {
-		return max(c.want.Tokens, 1)
-	}
-	return 1
-}
-
 // limit finds out which replicas may be chosen (V. Mirrokni, M. Thorup, M. Zadimoghaddam,
 // "Consistent Hashing with Bounded Loads", 2018): a replica's load with this request is at most
 // the bound times the mean with this request, and a replica with no more than one other such
 // request always may. Where none may it is those with the least load.
 func (c *choice) limit() {
-	own, total := c.own(), c.requests
-	if c.p.ReadsPrompts() {
-		total = c.tokens
+	c.bounded, c.byTokens, c.total = true, c.p.ReadsPrompts(), c.requests
+	if c.byTokens {
+		c.total = c.tokens
 	}
-	c.most = max(2*own, max(c.p.Bound, 1)*(total+own)/float64(c.n)) - own
+	c.times = max(c.p.Bound, 1) / float64(c.n)
 	lowest := -1.
 	for i := range c.states {
 		s := &c.states[i]
 		if !c.in(s) {
 			continue
 		}
-		l := c.load(s)
-		if l <= c.most {
-			c.bounded = true
+		if c.may(s) {
 			return
 		}
-		if lowest < 0 || l < lowest {
+		if l := c.load(s); lowest < 0 || l < lowest {
 			lowest = l
 		}
 	}
-	c.most, c.bounded = lowest, true
+	c.least, c.full = lowest, true
 }
 
-func (c *choice) may(s *State) bool { return c.in(s) && (!c.bounded || c.load(s) <= c.most) }
+// may reports whether a replica may be chosen.
+func (c *choice) may(s *State) bool {
+	switch {
+	case !c.in(s):
+		return false
+	case !c.bounded:
+		return true
+	case c.full:
+		return c.load(s) <= c.least
+	}
+	own, load := 1., s.Requests
+	if c.byTokens {
+		own, load = max(c.want.Tokens-s.Matched*c.want.Prompt, 1), s.Tokens
+	}
+	return load+own <= max(2*own, c.times*(c.total+own))
+}
 
 // allowed counts those that may be chosen.
 func (c *choice) allowed() int {

@@ -209,11 +209,13 @@ func (g *Group) Pick(of []*Replica, ask *Ask, not int, rnd uint64, now time.Time
 	}
 	if at < 0 {
 		g.look(of, ask, not, now)
-		want := Want{Tokens: float64(c.prompt + c.output), Session: ask.Session, Adapter: ask.Adapter != 0}
+		want := Want{Tokens: float64(c.prompt + c.output), Prompt: float64(c.prompt), Session: ask.Session, Adapter: ask.Adapter != 0}
 		at = g.policy.Load().Choose(g.states, want, rnd, g.turn)
 		if at < 0 {
 			return -1, Charge{}
 		}
+		// What the replica has of the prompt is no work for it.
+		c.prompt -= int64(float64(c.prompt) * g.states[at].Matched)
 	}
 	g.turn++
 	c.r = of[at]

@@ -347,3 +347,27 @@ func TestReplicasThatFailedTogetherAreTriedApart(t *testing.T) {
 		}
 	}
 }
+
+// What a replica has of a prompt isn't counted as work for it, nor against it.
+func TestWhatIsCachedIsNoWork(t *testing.T) {
+	g := NewGroup(ForLanguage())
+	of := g.Keep(2, few)
+	var b Blocks
+	b.Begin("")
+	_, _ = b.Write(make([]byte, 40_000))
+	ask := Ask{Blocks: b.Hashes(), Size: 40_000, Output: 100}
+	at, c := g.Pick(of, &ask, -1, 1, noon)
+	if got := of[at].Tokens(); got != 10_100 {
+		t.Fatalf("a new prompt counts for %d tokens, want all 10,000 and the answer's 100", got)
+	}
+	c.Streamed(1)
+	again, second := g.Pick(of, &ask, -1, 2, noon)
+	if got := of[at].Tokens(); again != at || got < 199 || got > 199+10_000/8 {
+		t.Errorf("the same prompt counts for %d tokens at %d, want little more than the answers' 199 at %d", got, again, at)
+	}
+	c.Release(Answered, 100, 1, noon)
+	second.Release(Answered, 100, 1, noon)
+	if of[0].Tokens() != 0 || of[1].Tokens() != 0 {
+		t.Error("tokens are left")
+	}
+}
