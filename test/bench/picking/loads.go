@@ -50,9 +50,9 @@ var loads = []load{
 	},
 	{
 		name: "shared", users: 192,
-		about: "one of 200 system prompts of 2,000 tokens, then a question of 400 that nobody shares, and an answer of 200: the proportions " +
-			"of llm-d's guide to its optimised baseline (6,000, 1,200 and 1,000 tokens, 150 groups), at a third of the length and a shorter answer",
-		thinks: []time.Duration{20 * time.Second, 10 * time.Second, 6 * time.Second},
+		about: "one of 60 system prompts of 6,000 tokens, then a question of 1,200 that nobody shares, and an answer of 200: the prompts of " +
+			"llm-d's guide to its optimised baseline, which has 150 of them and answers of 1,000",
+		thinks: []time.Duration{36 * time.Second, 18 * time.Second, 9 * time.Second},
 		user:   shared,
 	},
 	{
@@ -106,19 +106,22 @@ func conversation(rnd *rand.Rand, _ int) user {
 	}
 }
 
-const groups = 200
+const (
+	groups       = 60
+	systemTokens = 6000
+)
 
 var systems = func() []string {
 	out := make([]string, groups)
 	for i := range out {
-		out[i] = text(2000, uint64(1000+i))
+		out[i] = text(systemTokens, uint64(1000+i))
 	}
 	return out
 }()
 
 func shared(rnd *rand.Rand, _ int) user {
 	return func(string) ask {
-		return ask{[]message{{"system", systems[rnd.IntN(groups)]}, {"user", text(400, rnd.Uint64())}}, 200}
+		return ask{[]message{{"system", systems[rnd.IntN(groups)]}, {"user", text(1200, rnd.Uint64())}}, 200}
 	}
 }
 

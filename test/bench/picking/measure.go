@@ -121,7 +121,7 @@ func measure(l load, think time.Duration, policy string, scale float64, window t
 		return outcome{}, err
 	}
 	real := func(d time.Duration) time.Duration { return time.Duration(float64(d) * scale) }
-	warm := max(3*think, 25*time.Second)
+	warm := max(think, 25*time.Second)
 	begin := time.Now().Add(real(warm))
 	end := begin.Add(real(window))
 	ctx, cancel := context.WithDeadline(context.Background(), end)
@@ -216,7 +216,7 @@ func sum(l load, think time.Duration, policy string, samples []sample, failed in
 			o.WorkingSet += n
 		}
 	case "shared":
-		o.WorkingSet = groups * 2000
+		o.WorkingSet = groups * systemTokens
 	}
 	return o
 }
