@@ -45,6 +45,7 @@ var rooms = map[string]room{
 	"internal/evidence":              {layer: 0, never: pureNever},
 	"internal/plan":                  {layer: 1, may: []string{"internal/spec", "internal/evidence"}, never: pureNever},
 	"internal/modellist":             {layer: 1, may: []string{"internal/errdef"}, never: pureNever},
+	"internal/modelagent":            {layer: 3, may: []string{"internal/errdef", "internal/modellist", "internal/modelstore"}, never: []string{"k8s.io/", "os/exec"}},
 	"internal/modelwatch":            {layer: 3, may: []string{"internal/spec", "internal/state", "internal/modellist"}, never: []string{"k8s.io/", "os/exec"}},
 	"internal/scale":                 {layer: 1, may: []string{"internal/spec", "internal/errdef"}, never: pureNever},
 	"internal/demand":                {layer: 1, may: []string{"internal/spec", "internal/state", "internal/scale", "internal/evidence"}, never: pureNever},

@@ -20,8 +20,8 @@ func TestEachCallGivesFreshSortedRuntimes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(a) != 23 || !slices.IsSortedFunc(a, func(x, y *servingv1alpha1.ClusterServingRuntime) int { return strings.Compare(x.Name, y.Name) }) {
-		t.Errorf("%d runtimes, want KServe's 15 and our 3, sorted", len(a))
+	if len(a) != 25 || !slices.IsSortedFunc(a, func(x, y *servingv1alpha1.ClusterServingRuntime) int { return strings.Compare(x.Name, y.Name) }) {
+		t.Errorf("%d runtimes, want KServe's 15 and our 10, sorted", len(a))
 	}
 	a[0].Spec.Containers[0].Image = "changed"
 	b, err := catalogue.Runtimes()

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/modelagent"
 	"stationmaster.dev/stationmaster/internal/modelserver"
 )
 
@@ -39,6 +40,9 @@ const (
 func Main(args []string, std IO) int {
 	if len(args) > 1 && args[0] == "runtime" && args[1] == "onnx" {
 		return modelserver.Main(args[2:], std.Out, std.Err)
+	}
+	if len(args) > 1 && args[0] == "runtime" && args[1] == "agent" {
+		return modelagent.Main(args[2:], std.Err)
 	}
 	if len(args) > 0 && args[0] == "kubectl" {
 		return kubectlMain(args[1:], std)
@@ -156,7 +160,7 @@ func newRuntimeHelp() *cobra.Command {
 		Use:   "runtime onnx --model_name N --model_dir D --http_port P --grpc_port P",
 		Short: "Run the built-in model server",
 		RunE: func(_ *cobra.Command, args []string) error {
-			return usageError{fmt.Errorf("there is no runtime %q; the built-in one is onnx: stationmaster runtime onnx --help", strings.Join(args, " "))}
+			return usageError{fmt.Errorf("there is no runtime %q; the built-in one is onnx: stationmaster runtime onnx --help; agent runs beside others", strings.Join(args, " "))}
 		},
 	}
 }

@@ -40,6 +40,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/demand"
 	"stationmaster.dev/stationmaster/internal/direct"
 	"stationmaster.dev/stationmaster/internal/lora"
+	"stationmaster.dev/stationmaster/internal/modellist"
 	"stationmaster.dev/stationmaster/internal/plan"
 	"stationmaster.dev/stationmaster/internal/platform"
 	"stationmaster.dev/stationmaster/internal/route"
@@ -127,6 +128,8 @@ type Controller struct {
 	heard chan event.GenericEvent
 	// wanting is held while the adapters of all services are put together.
 	wanting sync.Mutex
+	// retold are the trained models of which engines were told something else than before.
+	retold state.Feed[modellist.Key]
 
 	mu sync.Mutex
 	// first is what was reconciled so far and pending what wasn't of the services that were there

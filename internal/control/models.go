@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -121,12 +123,12 @@ func linesOf(text string) map[string]modellist.Model {
 func (c *Controller) modelsToList(all []v1alpha1.TrainedModel, rev *smv1alpha1.Revision, before map[string]modellist.Model) ([]modellist.Model, map[string]told) {
 	var list []modellist.Model
 	models := make(map[string]told, len(all))
-	for i := range all {
-		tm := &all[i]
-		if !tm.DeletionTimestamp.IsZero() {
-			continue
-		}
+	room := roomFor(rev)
+	for _, tm := range inTurn(all, before) {
 		t := told{generation: tm.Generation, refused: c.refusalOf(tm, rev)}
+		if t.refused == nil {
+			t.refused = room.take(tm)
+		}
 		line, listed := before[tm.Name]
 		switch {
 		case t.refused == nil:
@@ -141,8 +143,62 @@ func (c *Controller) modelsToList(all []v1alpha1.TrainedModel, rev *smv1alpha1.R
 	return list, models
 }
 
+// inTurn are the trained models that aren't being deleted: those that are listed, then the others in
+// the order in which they came.
+func inTurn(all []v1alpha1.TrainedModel, listed map[string]modellist.Model) []*v1alpha1.TrainedModel {
+	out := make([]*v1alpha1.TrainedModel, 0, len(all))
+	for i := range all {
+		if all[i].DeletionTimestamp.IsZero() {
+			out = append(out, &all[i])
+		}
+	}
+	place := func(tm *v1alpha1.TrainedModel) int {
+		if _, ok := listed[tm.Name]; ok {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(out, func(a, b *v1alpha1.TrainedModel) int {
+		return cmp.Or(place(a)-place(b), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+	})
+	return out
+}
+
+// room is the memory for models of an engine that has all of them in memory at once.
+type room struct {
+	service     string
+	all, taken  int64
+	isUnlimited bool
+}
+
+func roomFor(rev *smv1alpha1.Revision) *room {
+	budget, known := manifest.ModelBudget(&rev.Spec)
+	return &room{service: rev.Spec.Service, all: budget, isUnlimited: !known || !manifest.LoadsAll(&rev.Spec)}
+}
+
+// take gives a model its memory, or says why it gets none.
+func (r *room) take(tm *v1alpha1.TrainedModel) *modelRefusal {
+	memory := tm.Spec.Model.Memory
+	if n := memory.Value(); r.isUnlimited || r.taken+n <= r.all {
+		r.taken += n
+		return nil
+	}
+	return &modelRefusal{v1alpha1.TrainedModelMemoryAvailable, reasonNoMemory, fmt.Sprintf(
+		"Inference Service %q memory resources are not available: the model takes %s, models that came before it take %d bytes, and all together may take %d; raise the memory limit",
+		r.service, memory.String(), r.taken, r.all)}
+}
+
+// inClaim says whether a model lies in a claim that pods have to mount.
+func (c *Controller) inClaim(tm *v1alpha1.TrainedModel) bool {
+	return !c.cfg.OneMachine && strings.HasPrefix(tm.Spec.Model.StorageURI, "pvc://")
+}
+
 // modelAt returns where engines find what a trained model's URI names.
-func (c *Controller) modelAt(tm *v1alpha1.TrainedModel, _ *smv1alpha1.Revision) string {
+func (c *Controller) modelAt(tm *v1alpha1.TrainedModel, rev *smv1alpha1.Revision) string {
+	if c.inClaim(tm) {
+		at, _ := manifest.InMountedClaim(&rev.Spec, tm.Spec.Model.StorageURI) // refusalOf has seen that there is one
+		return at
+	}
 	if c.cfg.ModelAt != nil {
 		return c.cfg.ModelAt(tm.Namespace, tm.Spec.Model.StorageURI)
 	}
@@ -153,12 +209,18 @@ func (c *Controller) modelAt(tm *v1alpha1.TrainedModel, _ *smv1alpha1.Revision) 
 // far they are.
 func (c *Controller) listed(s *service) {
 	c.mu.Lock()
+	before := c.lists[s.key]
 	if s.models == nil {
 		delete(c.lists, s.key)
 	} else {
 		c.lists[s.key] = s.models
 	}
 	c.mu.Unlock()
+	for name, t := range s.models {
+		if !reflect.DeepEqual(before[name], t) {
+			c.retold.Notify(modellist.Key{Namespace: s.key.Namespace, Name: name})
+		}
+	}
 	if c.cfg.Models == nil {
 		return
 	}

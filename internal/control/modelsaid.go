@@ -25,13 +25,32 @@ type ModelWatch interface {
 	Changes(ctx context.Context) <-chan modellist.Key
 }
 
-// followModels wakes trained models of which replicas say something new, until ctx ends.
+// followModels wakes trained models of which replicas say something new, or of which they were told
+// something new, until ctx ends.
 func (c *Controller) followModels(ctx context.Context, out chan<- event.GenericEvent) error {
-	if c.cfg.Models == nil {
-		return nil
+	retold := c.retold.Subscribe(ctx)
+	said := make(<-chan modellist.Key)
+	if c.cfg.Models != nil {
+		said = c.cfg.Models.Changes(ctx)
 	}
-	changes := c.cfg.Models.Changes(ctx)
-	for key := range changes {
+	for {
+		var key modellist.Key
+		select {
+		case key = <-retold:
+		case key = <-said:
+		case <-ctx.Done():
+			// Both end with ctx; their goroutines have left when they are closed.
+			for range retold {
+			}
+			if c.cfg.Models != nil {
+				for range said {
+				}
+			}
+			return nil
+		}
+		if key == (modellist.Key{}) {
+			continue // closed, for ctx ends
+		}
 		tm := &v1alpha1.TrainedModel{}
 		tm.Namespace, tm.Name = key.Namespace, key.Name
 		select {
@@ -39,7 +58,6 @@ func (c *Controller) followModels(ctx context.Context, out chan<- event.GenericE
 		case <-ctx.Done():
 		}
 	}
-	return nil
 }
 
 const servesOn = "; the model from before the change serves on"

@@ -156,6 +156,11 @@ func (c *Controller) refusalOf(tm *v1alpha1.TrainedModel, rev *smv1alpha1.Revisi
 	if why := manifest.CanFetch(model.StorageURI, c.cfg.OneMachine); why != "" {
 		return &modelRefusal{"", reasonNoStorage, why}
 	}
+	if c.inClaim(tm) {
+		if _, why := manifest.InMountedClaim(&rev.Spec, model.StorageURI); why != "" {
+			return &modelRefusal{"", reasonNoStorage, why}
+		}
+	}
 	return nil
 }
 

@@ -178,6 +178,44 @@ func TestATrainedModelThatCannotBeServedSaysWhyAndStaysOffTheList(t *testing.T) 
 	})
 }
 
+func TestAnEngineThatHasAllModelsInMemoryTakesNoMoreThanFit(t *testing.T) {
+	b := newBench(t)
+	b.runtime("repository", func(r *v1alpha1.ServingRuntime) {
+		yes := true
+		r.Spec.MultiModel = &yes
+		r.Spec.SupportedModelFormats[0].Name = "onnx"
+		r.Spec.Containers[0].Args = []string{"tritonserver"}
+		r.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("400Mi")}
+	})
+	b.service("many", func(is *v1beta1.InferenceService) {
+		runtime := "repository"
+		is.Spec.Predictor.Model.StorageURI, is.Spec.Predictor.Model.Runtime = nil, &runtime
+	})
+	b.ready("many")
+	b.model("b-first", "many", "https://x/a", "onnx", "200Mi")
+	b.told("b-first", v1alpha1.TrainedModelReady, corev1.ConditionTrue, "")
+	b.model("a-second", "many", "https://x/a", "onnx", "101Mi")
+	tm := b.told("a-second", v1alpha1.TrainedModelMemoryAvailable, corev1.ConditionFalse, reasonNoMemory)
+	if c := modelCondition(tm.Status.Conditions, v1alpha1.TrainedModelReady); c.Status != corev1.ConditionFalse || !strings.Contains(c.Message, "101Mi") {
+		t.Errorf("Ready %+v", c)
+	}
+	b.model("third", "many", "https://x/a", "onnx", "100Mi")
+	b.told("third", v1alpha1.TrainedModelReady, corev1.ConditionTrue, "")
+	if got := b.list("many"); strings.Contains(got, "a-second") {
+		t.Errorf("list %s", got)
+	}
+	for _, name := range []string{"b-first", "third"} {
+		var tm v1alpha1.TrainedModel
+		if err := b.Get(t.Context(), client.ObjectKey{Namespace: b.ns, Name: name}, &tm); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Delete(t.Context(), &tm); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.told("a-second", v1alpha1.TrainedModelReady, corev1.ConditionTrue, "")
+}
+
 func TestATrainedModelMovesToAnotherService(t *testing.T) {
 	b := newBench(t)
 	b.multiRuntime()

@@ -45,6 +45,10 @@ func buildModel(in Input, p part, dot *subject, local *LocalRuntime) (built, err
 		hasModel: len(b.models) > 0 || m.Storage != nil,
 		protocol: spec.Protocol(LowestProtocol(in.Runtime.ProtocolVersions)),
 	}
+	repository := repositoryOf(in.Runtime)
+	if e.serverType == "" {
+		e.serverType = repository
+	}
 	if m.ProtocolVersion != nil {
 		e.protocol = spec.Protocol(*m.ProtocolVersion)
 	}
@@ -66,6 +70,9 @@ func buildModel(in Input, p part, dot *subject, local *LocalRuntime) (built, err
 		if e.hasModel {
 			return b, fmt.Errorf("%s.model: the runtime %s serves many models: leave the model's storage out, and make a TrainedModel for each", p.path, in.RuntimeName)
 		}
+		mountModelList(&b, in.Service.Name)
+	} else if repository != "" && !e.hasModel {
+		addAgent(&b, repository, dot.Labels["modelClass"])
 		mountModelList(&b, in.Service.Name)
 	}
 	r := renderer{dot: dot}
@@ -91,6 +98,9 @@ func buildModel(in Input, p part, dot *subject, local *LocalRuntime) (built, err
 	server := &b.containers[0]
 	server.Image = e.image(*server, m.RuntimeVersion, m.Image != "", mergedAnnotations(in, p))
 	b.modelName = servedName(*server, e)
+	if repository != "" && !e.hasModel {
+		b.modelName = "" // it has many
+	}
 	b.protocols = protocolsOf(in.Runtime.ProtocolVersions, b.protocol, portsOf(*server, b.local))
 	return b, nil
 }

@@ -90,7 +90,7 @@ func TestEnginesGetKServesDefaults(t *testing.T) {
 		"MLServer without a model": {
 			predictor: "{model: {modelFormat: {name: mlflow}, protocolVersion: v2}}", wantImage: "docker.io/seldonio/mlserver:1.7.1",
 			wantEnv:      map[string]string{"MLSERVER_LOAD_MODELS_AT_STARTUP": "false", "MLSERVER_MODEL_URI": "", "MLSERVER_MODEL_IMPLEMENTATION": "mlserver_mlflow.MLflowRuntime"},
-			wantProtocol: spec.V2, wantModel: "iris",
+			wantProtocol: spec.V2,
 		},
 		"the manifest's variables win": {
 			predictor: "{sklearn: {protocolVersion: v2" + uri + ", env: [{name: MLSERVER_MODEL_NAME, value: own}, {name: MLSERVER_HTTP_PORT, value: '8085'}]}}", wantImage: "docker.io/seldonio/mlserver:1.7.1",

@@ -134,7 +134,7 @@ func TestAdmissionKnowsTrainedModels(t *testing.T) {
 func TestWhatAnEngineCanFetch(t *testing.T) {
 	for uri, want := range map[string][2]bool{ // on one machine, on a cluster
 		"https://x/a": {true, true}, "HTTP://x/a": {true, true}, "file:///a": {true, true},
-		"pvc://claim/a": {true, false}, "models/a": {true, false}, "/models/a": {true, false}, "s3://b/a": {false, false}, "oci://x/a": {false, false},
+		"pvc://claim/a": {true, true}, "models/a": {true, false}, "/models/a": {true, false}, "s3://b/a": {false, false}, "oci://x/a": {false, false},
 	} {
 		for i, oneMachine := range []bool{true, false} {
 			if why := manifest.CanFetch(uri, oneMachine); (why == "") != want[i] {

@@ -37,7 +37,7 @@ const (
 	noWorkers    = "a replica over several nodes needs a cluster; on one machine the model must fit it"
 	noVolume     = "this kind of volume needs a cluster; on one machine use emptyDir, hostPath, persistentVolumeClaim, configMap or secret"
 	noModelMesh  = "engines are reached at their own ports, without ModelMesh's puller and router"
-	noModelList  = "TrainedModels are served by engines alone that take them from " + ModelListDir + "/" + ModelListKey + ", as the runtime stationmaster-onnx-multi does; others aren't told to load and unload models"
+	noModelList  = "TrainedModels are served by Triton, by MLServer, and by engines that take them from " + ModelListDir + "/" + ModelListKey + ", as the runtime stationmaster-onnx-multi does; others aren't told to load and unload models"
 	noRouter     = "the graph runs in the gateway; there is no router pod"
 )
 
@@ -169,7 +169,7 @@ var effects = map[reflect.Type]fields{
 		"workerSpec": onCluster(noWorkers),
 		"multiModel": notYet(noModelList).except(func(v, holder reflect.Value) bool {
 			s, is := holder.Interface().(v1alpha1.ServingRuntimeSpec)
-			return !v.Elem().Bool() || is && ReadsModelList(&s)
+			return !v.Elem().Bool() || is && (ReadsModelList(&s) || repositoryOf(&s) != "")
 		}),
 		"grpcEndpoint": notYet(noModelMesh), "grpcDataEndpoint": notYet(noModelMesh), "httpDataEndpoint": notYet(noModelMesh),
 		"replicas": notYet(noModelMesh), "storageHelper": notYet(noModelMesh), "builtInAdapter": notYet(noModelMesh),

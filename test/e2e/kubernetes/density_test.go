@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +61,22 @@ func (s *installation) testDensity(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
+	}
+	for name, tc := range map[string]struct{ uri, reason string }{
+		"lost":  {s.models + "/nowhere.onnx", "ModelNotFetched"},
+		"claim": {"pvc://claim/model", "StorageNotSupported"},
+	} {
+		model := s.trainedModel(ns, name)
+		if err := unstructured.SetNestedField(model.Object, tc.uri, "spec", "model", "storageUri"); err != nil {
+			t.Fatal(err)
+		}
+		apply(t, model)
+		eventually(t, name+" says why it isn't ready", func() error {
+			if err := isReady(t, model); err == nil || !strings.Contains(err.Error(), tc.reason) {
+				return fmt.Errorf("%s: ready, or for another reason: %v", name, err)
+			}
+			return nil
+		})
 	}
 	remove(t, s.trainedModel(ns, "a"))
 	eventually(t, "a deleted model is gone", func() error {
