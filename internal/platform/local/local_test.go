@@ -235,6 +235,17 @@ func TestAReplicaSeesItsModelWhereTheManifestSays(t *testing.T) {
 	}
 }
 
+func TestAPortForMetricsIsTold(t *testing.T) {
+	b := start(t, nil)
+	w := workload(server())
+	w.Containers[0].Ports = append(w.Containers[0].Ports, spec.Port{Name: "metrics", Number: 8002, Scheme: spec.HTTP})
+	b.apply(w, 1)
+	r := b.until("ready", ready)
+	if r.Metrics == "" || r.Metrics == r.HTTP || strings.HasSuffix(r.Metrics, ":8002") {
+		t.Errorf("metrics at %q, HTTP at %q; want a port of its own that was allocated", r.Metrics, r.HTTP)
+	}
+}
+
 func TestAMountBelowNoDirectoryOfTheMachine(t *testing.T) {
 	b := start(t, nil)
 	w := workload(server("-read=/opt-of-the-test/deep/down/key"))
