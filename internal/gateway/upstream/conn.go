@@ -23,6 +23,8 @@ type conn struct {
 	buf   []byte
 	small []byte
 	r, w  int
+	// dialled is the turn in which it was, nil where it has ended; only who has the connection looks at it.
+	dialled *turn
 	// used says that an exchange was made, and again that the one under way isn't the first.
 	used, again bool
 	// received says that a byte of the current response came.
@@ -156,6 +158,7 @@ func (c *conn) close() {
 	if c.closed.CompareAndSwap(false, true) {
 		c.host.open.Add(-1)
 		_ = c.nc.Close()
+		c.dialled.end()
 	}
 }
 
@@ -266,10 +269,15 @@ func (h *Host) RoundTrip(ctx context.Context, req *Request, into http.Header) (*
 	c := h.take(now, deadline, req.whole)
 	// doubt is how an attempt ended that the engine may have seen, and ended over.
 	var doubt error
-	for {
+	for connect := true; ; connect = false {
 		if c == nil {
 			var err error
-			if c, err = h.dial(ctx, deadline); err != nil {
+			if connect {
+				c, err = h.connect(ctx, deadline, req.whole)
+			} else {
+				c, err = h.dial(ctx, deadline)
+			}
+			if err != nil {
 				h.inflight.Add(-1)
 				if cause := context.Cause(ctx); cause != nil {
 					return nil, cause

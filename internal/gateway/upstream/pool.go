@@ -4,23 +4,24 @@
 package upstream
 
 import (
+	"container/list"
 	"context"
-	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"stationmaster.dev/stationmaster/internal/errdef"
 )
 
 // Config bounds a pool. The zero Config is usable.
 type Config struct {
-	// MaxIdle connections are kept per address; 0 means 64.
+	// MaxIdle connections are kept per address; 0 means 256.
 	MaxIdle int
 	// MaxConns bounds the open connections per address; what comes beyond is refused with
 	// ErrOverloaded. 0 means 4096.
 	MaxConns int
+	// MaxDials is how many connections are made to an address at one time, for a few milliseconds at
+	// most; 0 means 8.
+	MaxDials int
 	// IdleTimeout closes connections that weren't used for so long; 0 means 60 s.
 	IdleTimeout time.Duration
 	// DialTimeout bounds connecting; 0 means 3 s.
@@ -33,7 +34,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	if c.MaxIdle == 0 {
-		c.MaxIdle = 64
+		c.MaxIdle = 256
 	}
 	if c.MaxConns == 0 {
 		c.MaxConns = 4096
@@ -43,6 +44,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.DialTimeout == 0 {
 		c.DialTimeout = 3 * time.Second
+	}
+	if c.MaxDials == 0 {
+		c.MaxDials = 8
 	}
 	if c.MaxHeaderBytes == 0 {
 		c.MaxHeaderBytes = 64 << 10
@@ -127,6 +131,10 @@ type Host struct {
 	mu     sync.Mutex
 	idle   []*conn // the last one used is at the end
 	closed bool
+	// dials is how many requests dial in turn; waiting are those that wait for that, or for a
+	// connection: of chan lead.
+	dials   int
+	waiting list.List
 }
 
 // Addr returns the address.
@@ -161,42 +169,23 @@ func (h *Host) take(now, deadline time.Time, repeatable bool) *conn {
 		h.idle[n-1] = nil
 		h.idle = h.idle[:n-1]
 		h.mu.Unlock()
-		idle := now.Sub(c.idleSince)
-		if idle < h.cfg.IdleTimeout && c.setDeadline(deadline) == nil {
-			c.peeked = !repeatable || idle > trusted
-			if !c.peeked || !c.stale() {
-				return c
-			}
+		if h.fit(c, now, deadline, repeatable) {
+			return c
 		}
-		c.close()
 	}
-}
-
-func (h *Host) dial(ctx context.Context, deadline time.Time) (*conn, error) {
-	if n := h.open.Add(1); n > int64(h.cfg.MaxConns) {
-		h.open.Add(-1)
-		return nil, &Error{Stage: StageLimit, Addr: h.addr, Err: fmt.Errorf(
-			"%w: %d connections to %s are in use", errdef.ErrOverloaded, h.cfg.MaxConns, h.addr)}
-	}
-	dialCtx, cancel := context.WithTimeout(ctx, h.cfg.DialTimeout)
-	defer cancel()
-	nc, err := h.cfg.Dial(dialCtx, "tcp", h.addr)
-	if err != nil {
-		h.open.Add(-1)
-		return nil, &Error{Stage: StageDial, Addr: h.addr, Err: err}
-	}
-	c := newConn(h, nc)
-	if err := c.setDeadline(deadline); err != nil {
-		c.close()
-		return nil, &Error{Stage: StageDial, Addr: h.addr, Err: err}
-	}
-	return c, nil
 }
 
 // put gives back a connection that is fit for another exchange.
 func (h *Host) put(c *conn) {
 	c.idleSince = time.Now()
+	t := c.dialled
+	c.dialled = nil
+	defer t.end() // when mu is free again
 	h.mu.Lock()
+	if !h.closed && h.lead(lead{conn: c}) {
+		h.mu.Unlock()
+		return
+	}
 	if h.closed || len(h.idle) >= h.cfg.MaxIdle {
 		h.mu.Unlock()
 		c.close()

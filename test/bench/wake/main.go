@@ -1,5 +1,6 @@
 // Command wake measures what a service at zero costs: how much stationmaster adds to the engine's
-// own start when bursts of requests wake it, and what a request costs that is held. It writes JSON.
+// own start when bursts of requests wake it, what the same bursts cost without any wake, and what a
+// request costs that is held. It writes JSON.
 package main
 
 import (
@@ -59,6 +60,11 @@ type burst struct {
 	Added stats `json:"added_ms"`
 	// FirstAdded is that of the first answer of each burst.
 	FirstAdded stats `json:"first_answer_added_ms"`
+	// Straight is the same burst sent straight to an engine that is warm, and Warm the same through
+	// the gateway to a service that is; each request opens its connection. Straight is the floor: no
+	// gateway can add less than its requests take without it.
+	Straight stats `json:"straight_at_a_warm_engine_ms"`
+	Warm     stats `json:"through_the_gateway_to_a_warm_service_ms"`
 }
 
 func main() {
@@ -95,21 +101,25 @@ func main() {
 		r.HeldKiB = up.held("slow", *held)
 		log.Printf("%d requests held: %.1f KiB each", *held, r.HeldKiB)
 	}
+	engine := warmEngine(*binary, abs)
+	defer engine.stop()
 	var ownStarts []float64
 	for _, size := range strings.Split(*bursts, ",") {
 		n, err := strconv.Atoi(size)
 		check(err)
-		var all, first, own []float64
+		var all, first, own, straight, warm []float64
 		for range *rounds {
 			up.awaitZero("iris")
 			// By turns, so that what else the machine does concerns both.
 			own = append(own, ownStart(*binary, abs))
-			times := up.burst(r, "iris", n)
+			straight = append(straight, burstAt(r, engine.url, n)...)
+			times := burstAt(r, up.url("iris"), n)
 			all, first = append(all, times...), append(first, slices.Min(times))
+			warm = append(warm, burstAt(r, up.url("iris"), n)...)
 		}
 		ownStarts = append(ownStarts, own...)
 		base := statsOf(own, 0).Median
-		b := burst{Total: statsOf(all, 0), Added: statsOf(all, base), FirstAdded: statsOf(first, base)}
+		b := burst{Total: statsOf(all, 0), Added: statsOf(all, base), FirstAdded: statsOf(first, base), Straight: statsOf(straight, 0), Warm: statsOf(warm, 0)}
 		r.Bursts[strconv.Itoa(n)] = b
 		log.Printf("bursts of %d: %+v", n, b)
 	}
@@ -125,25 +135,44 @@ func main() {
 
 // ownStart starts the engine without stationmaster and returns the time to its first answer.
 func ownStart(binary, model string) float64 {
-	port, other := freePort(), freePort()
-	cmd := exec.Command(binary, "runtime", "onnx", "--model_name=iris", "--model_dir="+model,
-		"--http_port="+strconv.Itoa(port), "--grpc_port="+strconv.Itoa(other))
 	began := time.Now()
-	check(cmd.Start())
-	url := fmt.Sprintf("http://127.0.0.1:%d/v2/models/iris/infer", port)
+	e := warmEngine(binary, model)
+	took := ms(time.Since(began))
+	e.stop()
+	return took
+}
+
+// engine is one that runs without stationmaster.
+type engine struct {
+	cmd *exec.Cmd
+	url string
+}
+
+// warmEngine starts one and waits for its first answer.
+func warmEngine(binary, model string) engine {
+	port, other := freePort(), freePort()
+	e := engine{
+		cmd: exec.Command(binary, "runtime", "onnx", "--model_name=iris", "--model_dir="+model,
+			"--http_port="+strconv.Itoa(port), "--grpc_port="+strconv.Itoa(other)),
+		url: fmt.Sprintf("http://127.0.0.1:%d/v2/models/iris/infer", port),
+	}
+	began := time.Now()
+	check(e.cmd.Start())
 	for {
-		if _, err := ask(http.DefaultClient, url); err == nil {
-			took := ms(time.Since(began))
+		if _, err := ask(http.DefaultClient, e.url); err == nil {
 			http.DefaultClient.CloseIdleConnections()
-			check(cmd.Process.Signal(syscall.SIGTERM))
-			_ = cmd.Wait()
-			return took
+			return e
 		}
 		if time.Since(began) > time.Minute {
 			log.Fatal("the engine doesn't answer")
 		}
 		time.Sleep(time.Millisecond)
 	}
+}
+
+func (e engine) stop() {
+	check(e.cmd.Process.Signal(syscall.SIGTERM))
+	_ = e.cmd.Wait()
 }
 
 func freePort() int {
@@ -246,8 +275,9 @@ func (p *process) url(name string) string {
 	return "http://" + p.http + "/v2/models/" + name + "/infer"
 }
 
-// burst sends n requests at once and returns how long each took, in milliseconds.
-func (p *process) burst(r *result, name string, n int) []float64 {
+// burstAt sends n requests at once, each on a connection of its own, and returns how long each took,
+// in milliseconds.
+func burstAt(r *result, url string, n int) []float64 {
 	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: n}}
 	defer client.CloseIdleConnections()
 	times := make([]float64, n)
@@ -255,7 +285,7 @@ func (p *process) burst(r *result, name string, n int) []float64 {
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
-			took, err := ask(client, p.url(name))
+			took, err := ask(client, url)
 			if err != nil {
 				mu.Lock()
 				r.Failed++
