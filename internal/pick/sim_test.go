@@ -37,7 +37,6 @@ type requestSim struct {
 	blocks []uint64
 	output int
 	came   time.Duration
-	first  time.Duration
 	charge Charge
 	at     int
 	then   func(now time.Duration)
