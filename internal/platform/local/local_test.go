@@ -239,6 +239,7 @@ func TestAPortForMetricsIsTold(t *testing.T) {
 	b := start(t, nil)
 	w := workload(server())
 	w.Containers[0].Ports = append(w.Containers[0].Ports, spec.Port{Name: "metrics", Number: 8002, Scheme: spec.HTTP})
+	w.Containers[0].Env = []spec.EnvVar{{Name: "METRICS_PORT", Value: "8002"}}
 	b.apply(w, 1)
 	r := b.until("ready", ready)
 	if r.Metrics == "" || r.Metrics == r.HTTP || strings.HasSuffix(r.Metrics, ":8002") {
