@@ -42,10 +42,24 @@ type installation struct {
 // test ends. The other tests of the cluster would be disturbed: it is for serial tests.
 func install(t *testing.T) *installation {
 	t.Helper()
+	s := build(t)
+	s.bring(t)
+	return s
+}
+
+// build makes the binary and its images, and installs nothing.
+func build(t *testing.T) *installation {
+	t.Helper()
 	s := &installation{binary: filepath.Join(t.TempDir(), "stationmaster")}
 	s.publish(t)
+	return s
+}
+
+// bring installs what was built, and takes it away when the test ends.
+func (s *installation) bring(t *testing.T) {
+	t.Helper()
 	began := time.Now()
-	out, err := exec.CommandContext(t.Context(), s.binary, "install", "--image", ownImage).Output()
+	out, err := exec.CommandContext(t.Context(), s.binary, "install", "--image", ownImage, "--direct-gateway", "infra/public").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,12 +73,13 @@ func install(t *testing.T) *installation {
 	if err := api.Get(t.Context(), client.ObjectKey{Namespace: system, Name: gateway}, &service); err != nil {
 		t.Fatal(err)
 	}
-	s.address, s.models = service.Spec.ClusterIP, serveModels(t)
+	if s.address = service.Spec.ClusterIP; s.models == "" {
+		s.models = serveModels(t)
+	}
 	// The operator may still bring the runtimes that ship.
 	eventually(t, "the shipped runtimes are there", func() error {
 		return api.Get(t.Context(), client.ObjectKey{Name: "stationmaster-onnx"}, clusterServingRuntime())
 	})
-	return s
 }
 
 func clusterServingRuntime() *unstructured.Unstructured {

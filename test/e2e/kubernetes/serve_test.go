@@ -52,6 +52,7 @@ func TestStationmasterServes(t *testing.T) {
 			"many models share a pod, within their memory":           s.testDensity,
 			"a graph of two pods is answered by the gateway":         s.testGraph,
 			"whoever sets replicas is let":                           s.testAutoscalers,
+			"an HTTPRoute leads past the gateway by the shares":      s.testDirect,
 			"a replica over several pods is a LeaderWorkerSet":       s.testSeveralPods,
 			"deletion leaves nothing":                                s.testDeletion,
 			"a dry run tells what would be refused, or do nothing":   s.testAdmission,

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path"
+	"path/filepath"
 	"syscall"
 	"time"
 )
@@ -17,6 +19,13 @@ import (
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "eat" {
 		eat()
+	}
+	if len(os.Args) == 3 {
+		if err := fetch(os.Args[1], os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, "fetch:", err)
+			os.Exit(1)
+		}
+		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := serve(ctx)
@@ -52,6 +61,24 @@ func eat() {
 		}
 		kept = append(kept, piece)
 	}
+}
+
+// fetch brings a model's file into a directory, as KServe's storage-initializer does.
+func fetch(url, dir string) error {
+	resp, err := http.Get(url) //nolint:noctx // the program does nothing else
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", url, resp.Status)
+	}
+	to, err := os.Create(filepath.Join(dir, path.Base(url)))
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(to, resp.Body)
+	return errors.Join(err, to.Close())
 }
 
 // name tells the pod's name and the user that it runs as.
