@@ -486,7 +486,7 @@ func TestMetricsCountWhatClientsSaw(t *testing.T) {
 	}
 	want := map[string]float64{ // labels are sorted by name: code, namespace, protocol, revision, service
 		"200 default v2 iris-00001 iris": 2, "200 default v1 iris-00001 iris": 1, "200 default http iris-00001 iris": 1,
-		"503  v2  ": 1, "404  http  ": 1,
+		"503 default v2  cold": 1, "404  http  ": 1,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("counters (-want +got):\n%s", diff)

@@ -153,7 +153,7 @@ func (c *call) finish(err error) {
 	}
 	took := time.Since(c.start)
 	code := status.Code(err)
-	c.metric.end(p, int(code), took, c.began)
+	c.g.metrics.counting(c.metric, c.match.Service).end(p, int(code), took, c.began)
 	c.witness(code, took)
 	c.hold.end(c.start.Add(took))
 	c.told(code)

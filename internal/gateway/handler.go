@@ -99,7 +99,7 @@ func (x *exchange) finish() {
 	x.alive.end(p != nil)
 	x.told(p != nil)
 	took := time.Since(x.start)
-	x.metric.end(x.protocol(), x.status, took, x.began)
+	x.g.metrics.counting(x.metric, x.match.Service).end(x.protocol(), x.status, took, x.began)
 	x.witness(took)
 	x.hold.end(x.start.Add(took))
 	if x.g.log.Enabled(x.r.Context(), slog.LevelDebug) {

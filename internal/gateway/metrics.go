@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 
+	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -72,7 +73,7 @@ type metrics struct {
 
 	mu      sync.Mutex
 	targets map[targetKey]*targetMetrics
-	// gateway counts what reached no service.
+	// gateway counts what led to no service.
 	gateway *targetMetrics
 }
 
@@ -135,6 +136,15 @@ func (m *metrics) of(key targetKey) *targetMetrics {
 		m.targets[key] = t
 	}
 	return t
+}
+
+// counting is where a request counts: with the revision that it reached, with its service alone if it
+// reached none of them, or with none.
+func (m *metrics) counting(reached *targetMetrics, s *route.Service) *targetMetrics {
+	if reached != m.gateway || s == nil {
+		return reached
+	}
+	return m.of(targetKey{service: s.Key})
 }
 
 func (m *metrics) newTarget(key targetKey) *targetMetrics {

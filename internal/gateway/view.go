@@ -116,6 +116,7 @@ func (g *Gateway) newView(table *route.Table, known *lora.Known) *view {
 	seen := g.witnesses.renew(sharing(table))
 	for s, b := range table.Backends {
 		v.batches = v.batches || b.Batch != nil
+		live[targetKey{service: s.Key}] = true // what reached none of its revisions
 		for i := range b.Targets {
 			t := &b.Targets[i]
 			key := targetKey{s.Key, t.Revision}
