@@ -66,10 +66,11 @@ func TestConversationsStayWhereTheyBegan(t *testing.T) {
 	home := map[int]int{}
 	var got [8]int
 	now := noon
+	r := rand.New(rand.NewPCG(1, 1))
 	for turn := range 6 {
 		for talk := range 40 {
 			ask := Ask{Blocks: hashesOf(promptOf(uint64(talk+1), 3000+turn*600)), Size: 3000 + turn*600, Output: 100}
-			i, c := g.Pick(of, &ask, -1, rand.Uint64(), now)
+			i, c := g.Pick(of, &ask, -1, r.Uint64(), now)
 			if was, ok := home[talk]; ok && was != i {
 				t.Errorf("turn %d of conversation %d went to %d, not to %d", turn, talk, i, was)
 			}
