@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import threading
 
@@ -54,10 +55,12 @@ def tooled(up, llama_server):
 
 
 @pytest.fixture
-def late(up, tooled):
-    """A service that is stopped until somebody was refused, and then started."""
+def late(up, tooled, tmp_path):
+    """A service whose model's file is missing until somebody was refused."""
+    path = tmp_path / "late.gguf"
     service = isvc("late", smollm_with())
-    service["metadata"]["annotations"] = {"serving.kserve.io/stop": "true"}
+    source = pathlib.Path(service["spec"]["predictor"]["model"]["storageUri"].removeprefix("file://"))
+    service["spec"]["predictor"]["model"]["storageUri"] = f"file://{path}"
     up.apply(service)
     eventually(lambda: requests.post(f"{up.url}/v1/completions", json={"model": "late"}, timeout=10).status_code == 503, timeout=60)
 
@@ -69,9 +72,7 @@ def late(up, tooled):
 
     def start():
         eventually(lambda: over.is_set() or refusals() > before, timeout=600)
-        if not over.is_set():
-            service["metadata"]["annotations"] = {"serving.kserve.io/stop": "false"}
-            up.apply(service)
+        shutil.copy(source, path)
 
     starter = threading.Thread(target=start)
     starter.start()
