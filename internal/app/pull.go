@@ -12,6 +12,8 @@ import (
 
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/modelstore"
+	"stationmaster.dev/stationmaster/internal/modelstore/buckets"
+	"stationmaster.dev/stationmaster/internal/objectstore"
 )
 
 // Pull is one model to be put into a directory, as the init container of a replica does.
@@ -24,7 +26,11 @@ type Pull struct {
 	// Report is a file that gets a PullReport as JSON; empty for none. On a cluster it is the
 	// container's termination message.
 	Report string
-	Logger *slog.Logger
+	// Secrets is a directory where secrets are mounted, each in a directory of its name, and
+	// SecretNames are those that may hold credentials, in the order in which they are tried.
+	Secrets     string
+	SecretNames []string
+	Logger      *slog.Logger
 }
 
 // PullReport is what a pull brought.
@@ -56,7 +62,7 @@ func PullModel(ctx context.Context, p Pull) (err error) {
 	dir := filepath.Join(to, ".stationmaster-pull")
 	store, err := modelstore.Open(modelstore.Config{
 		Dir: dir, HTTP: modelstore.HTTPConfigFromEnv(os.Getenv), Logger: p.Logger,
-		OnProgress: progress(p.Logger),
+		OnProgress: progress(p.Logger), Sources: p.sources(),
 	})
 	if err != nil {
 		return fmt.Errorf("open model store: %w", err)
@@ -75,6 +81,23 @@ func PullModel(ctx context.Context, p Pull) (err error) {
 	}
 	p.Logger.InfoContext(ctx, "model is in place", "digest", digest, "bytes", size, "to", to)
 	return report(p.Report, PullReport{Models: []PulledModel{{URI: p.URI, Digest: digest, SizeBytes: size}}})
+}
+
+// sources are those that need credentials: they are in the secrets that are mounted, or in the
+// environment.
+func (p Pull) sources() map[string]modelstore.Source {
+	mounted := objectstore.Mounted{Folders: os.DirFS(p.Secrets), Names: p.SecretNames, Settings: objectstore.SettingsFromEnv(os.Getenv)}
+	from := objectstore.Source{}
+	if len(p.SecretNames) > 0 {
+		from.ServiceAccount = "the pod's"
+	}
+	return bucketSources(objectstore.NewStores(mounted, ownCredentials), func(string) objectstore.Source { return from })
+}
+
+// bucketSources are the model store's for buckets.
+func bucketSources(stores *objectstore.Stores, from func(namespace string) objectstore.Source) map[string]modelstore.Source {
+	source := buckets.Source{Stores: stores, From: from}
+	return map[string]modelstore.Source{objectstore.S3: source, buckets.Scheme: source}
 }
 
 // place gives every file of a tree a second name below to, replacing what has its name, and

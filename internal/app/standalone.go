@@ -163,6 +163,9 @@ func (s *standalone) buildPlatform() error {
 	}
 	s.store, err = modelstore.Open(modelstore.Config{
 		Dir: filepath.Join(s.cfg.DataDir, "models"), PVCDir: filepath.Join(s.cfg.DataDir, "pvc"), Base: cwd, Logger: s.cfg.Logger,
+		Sources: bucketSources(s.stores, func(namespace string) objectstore.Source {
+			return objectstore.Source{Namespace: namespace, ServiceAccount: "default"}
+		}),
 	})
 	if err != nil {
 		return fmt.Errorf("open model store: %w", err)

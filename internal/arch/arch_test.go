@@ -59,6 +59,7 @@ var rooms = map[string]room{
 	"internal/catalogue":             {layer: 2, may: []string{"api", "internal/spec", "internal/errdef", "internal/manifest"}, never: []string{"os/exec", "k8s.io/client-go/rest"}},
 	"internal/modelstore":            {layer: 2, may: []string{"internal/spec", "internal/errdef"}, never: []string{"os/exec", "k8s.io/"}},
 	"internal/objectstore":           {layer: 2, may: []string{"internal/errdef"}, never: []string{"os/exec", "k8s.io/"}},
+	"internal/modelstore/buckets":    {layer: 3, may: []string{"internal/errdef", "internal/modelstore", "internal/objectstore"}, never: []string{"os/exec", "k8s.io/"}},
 	"internal/probe":                 {layer: 2, may: []string{"internal/spec", "internal/errdef"}, never: []string{"os/exec", "k8s.io/"}},
 	"internal/onnx":                  {layer: 2, may: []string{"internal/errdef"}, never: []string{"os/exec", "k8s.io/"}},
 	"internal/platform":              {layer: 3, may: []string{"internal/spec", "internal/errdef", "internal/state"}, never: []string{"k8s.io/", "os/exec"}},

@@ -59,6 +59,8 @@ content that climbs out of the directory or grows without bound is refused.
 	f.StringVar(&p.To, "to", "", "the directory for the model's files")
 	f.StringVar(&p.Digest, "digest", "", "refuse content with another digest (sha256:…)")
 	f.StringVar(&p.Report, "report", "", "a file that gets what was brought, as JSON")
+	f.StringVar(&p.Secrets, "secrets", "", "a directory where secrets are mounted, each in a directory of its name; by default credentials are in the environment")
+	f.StringArrayVar(&p.SecretNames, "secret", nil, "a secret in --secrets that may hold the credentials; repeatable")
 	f.StringVar(&level, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }

@@ -217,6 +217,8 @@ func operatorRules() []rbacv1.PolicyRule {
 		{APIGroups: []string{""}, Resources: []string{"services", "configmaps"}, Verbs: write},
 		// An annotation has kubelets bring a changed list of models to the pods that mount it.
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch", "patch"}},
+		// A service account names the secrets that hold the credentials for models: kubelets read those.
+		{APIGroups: []string{""}, Resources: []string{"serviceaccounts"}, Verbs: []string{"get"}},
 		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch", "update"}},
 		{APIGroups: []string{autoscalingv2.GroupName}, Resources: []string{"horizontalpodautoscalers"}, Verbs: write},
 		{APIGroups: []string{"keda.sh"}, Resources: []string{"scaledobjects"}, Verbs: []string{"get", "create", "update", "patch", "delete"}},

@@ -170,6 +170,9 @@ func modelsOf(p part) ([]smv1alpha1.RevisionModel, error) {
 	if p.model != nil && p.model.StorageURI != nil && *p.model.StorageURI != "" {
 		out = append(out, smv1alpha1.RevisionModel{URI: *p.model.StorageURI, MountPath: DefaultModelPath})
 	}
+	if p.model != nil && p.model.Storage != nil && len(out) == 0 {
+		out = append(out, smv1alpha1.RevisionModel{URI: storageURI(&p.model.Storage.StorageSpec), MountPath: DefaultModelPath})
+	}
 	if p.art != nil && p.art.StorageURI != "" {
 		out = append(out, smv1alpha1.RevisionModel{URI: p.art.StorageURI, MountPath: DefaultModelPath})
 	}

@@ -41,13 +41,14 @@ func NotInEffectOf(is *v1beta1.InferenceService) []NotInEffect {
 		if reason != "" {
 			w.found = append(w.found, NotInEffect{
 				Field:  field.NewPath("metadata", "annotations").Key(key).String(),
-				Reason: reason, ClusterOnly: key == readOnlyAnnotation,
+				Reason: reason, ClusterOnly: slices.Contains(podAnnotations, key),
 			})
 		}
 	}
 	w.object(reflect.ValueOf(is.Spec), field.NewPath("spec"))
 	w.found = append(w.found, pipelineNotInEffect(is)...)
 	w.found = append(w.found, scalingNotInEffect(is)...)
+	w.found = append(w.found, storageNotInEffect(is)...)
 	return w.sorted()
 }
 

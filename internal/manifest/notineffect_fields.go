@@ -76,6 +76,12 @@ var effects = map[reflect.Type]fields{
 		"url": works, "mode": works, "metadataHeaders": works, "metadataAnnotations": works,
 		"storage": works, "marshallerUrl": works, "batchSize": works, "batchInterval": works,
 	},
+	reflect.TypeFor[v1beta1.ModelStorageSpec](): {
+		"path": works, "key": works,
+		// storageNotInEffect looks at each.
+		"parameters": works,
+		"schemaPath": notYet("models have no schema here"),
+	},
 	reflect.TypeFor[corev1.Container](): containerEffects,
 
 	reflect.TypeFor[v1alpha1.InferenceGraphSpec](): {
@@ -198,7 +204,7 @@ const noTerminal = "processes get no standard input"
 // modelEffects are those of a model, whatever its format.
 var modelEffects = fields{
 	"storageUri": works, "runtimeVersion": works, "protocolVersion": works,
-	"storage":      notYet("storage secrets aren't there yet; give the model in storageUri"),
+	"storage":      inside,
 	"confidential": notYet("encrypted models aren't there yet"),
 }
 
@@ -321,22 +327,33 @@ func annotationReason(key, value string) string {
 // readOnlyAnnotation is KServe's; "false" lets an engine write to its model, on a cluster.
 const readOnlyAnnotation = "storage.kserve.io/readonly"
 
+// podAnnotations are those that say how pods get their models: on one machine the namespace's
+// secrets and the environment do.
+var podAnnotations = []string{
+	readOnlyAnnotation,
+	"serving.kserve.io/storageSecretName",
+	"serving.kserve.io/s3-endpoint", "serving.kserve.io/s3-region", "serving.kserve.io/s3-usehttps", "serving.kserve.io/s3-verifyssl",
+	"serving.kserve.io/s3-usevirtualbucket", "serving.kserve.io/s3-useaccelerate", "serving.kserve.io/s3-useanoncredential",
+}
+
+const ofSecrets = "on one machine it counts on a secret that the service account default lists, or as a variable of the environment"
+
 // annotations are KServe's that do nothing yet, and why.
 var annotations = map[string]string{
 	"serving.kserve.io/metric":                      noAutoscaler,
 	"serving.kserve.io/targetUtilizationPercentage": noAutoscaler,
 	"serving.kserve.io/enable-metric-aggregation":   "engines' metrics aren't gathered yet",
 	"serving.kserve.io/enable-prometheus-scraping":  "engines' metrics aren't gathered yet",
-	"serving.kserve.io/storageSecretName":           "loggers that write to buckets take it; models take no secrets yet",
-	"serving.kserve.io/s3-endpoint":                 "s3:// isn't there yet",
-	"serving.kserve.io/s3-region":                   "s3:// isn't there yet",
-	"serving.kserve.io/s3-usehttps":                 "s3:// isn't there yet",
-	"serving.kserve.io/s3-verifyssl":                "s3:// isn't there yet",
-	"serving.kserve.io/s3-usevirtualbucket":         "s3:// isn't there yet",
-	"serving.kserve.io/s3-useaccelerate":            "s3:// isn't there yet",
-	"serving.kserve.io/s3-useanoncredential":        "s3:// isn't there yet",
-	"serving.kserve.io/s3-cabundle":                 "s3:// isn't there yet",
-	"serving.kserve.io/s3-cabundle-configmap":       "s3:// isn't there yet",
+	"serving.kserve.io/storageSecretName":           "on one machine the secrets count that the service account default lists, then the environment",
+	"serving.kserve.io/s3-endpoint":                 ofSecrets,
+	"serving.kserve.io/s3-region":                   ofSecrets,
+	"serving.kserve.io/s3-usehttps":                 ofSecrets,
+	"serving.kserve.io/s3-verifyssl":                ofSecrets,
+	"serving.kserve.io/s3-usevirtualbucket":         ofSecrets,
+	"serving.kserve.io/s3-useaccelerate":            ofSecrets,
+	"serving.kserve.io/s3-useanoncredential":        ofSecrets,
+	"serving.kserve.io/s3-cabundle":                 "a bundle of its own isn't there yet; give it as certificate in an entry of the secret storage-config",
+	"serving.kserve.io/s3-cabundle-configmap":       "a bundle of its own isn't there yet; give it as certificate in an entry of the secret storage-config",
 	"serving.kserve.io/nodegroup":                   "a model cache over nodes isn't there yet",
 	"serving.kserve.io/disable-localmodel":          "a model cache over nodes isn't there yet",
 	"serving.kserve.io/gke-accelerator":             "on a cluster name the accelerator in nodeSelector; on one machine there is nothing to schedule",

@@ -136,8 +136,10 @@ func TestNotInEffect(t *testing.T) {
 		"all requests to one":  {is: with(func(s is) { s.Spec.Predictor.CanaryTrafficPercent = ptr[int64](100) })},
 		"a canary":             {is: withCanaries(canary("b", 1))},
 		"the framework's field": {is: with(func(s is) {
-			s.Spec.Predictor = v1beta1.PredictorSpec{ONNX: &v1beta1.FrameworkSpec{PredictorExtensionSpec: v1beta1.PredictorExtensionSpec{Storage: &v1beta1.ModelStorageSpec{}}}}
-		}), want: []string{"spec.predictor.onnx.storage"}},
+			s.Spec.Predictor = v1beta1.PredictorSpec{ONNX: &v1beta1.FrameworkSpec{PredictorExtensionSpec: v1beta1.PredictorExtensionSpec{Storage: &v1beta1.ModelStorageSpec{
+				SchemaPath: ptr("a"), StorageSpec: v1beta1.StorageSpec{StorageKey: ptr("k"), Path: ptr("p"), Parameters: &map[string]string{"type": "s3", "bucket": "b", "verify_ssl": "0"}},
+			}}}}
+		}), want: []string{"spec.predictor.onnx.storage.parameters[verify_ssl]", "spec.predictor.onnx.storage.schemaPath"}},
 		"much of what comes later": {
 			is: with(func(s is) {
 				p := &s.Spec.Predictor

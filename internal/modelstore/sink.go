@@ -106,6 +106,17 @@ func (s *Sink) AddFile(ctx context.Context, name string, r io.Reader) error {
 	return s.keep(name, f, hex.EncodeToString(hash.Sum(nil)), n)
 }
 
+// AddUnpacked is AddFile, but what a name's ending says is an archive gives its content.
+// Errors besides: errdef.ErrInvalid for an archive that is broken or unsafe, ErrUnsupported for
+// one that can't be opened.
+func (s *Sink) AddUnpacked(ctx context.Context, name string, r io.Reader) error {
+	kind, err := kindOf(name, "")
+	if err != nil {
+		return err
+	}
+	return s.add(ctx, kind, name, r)
+}
+
 // AddLocal takes a file of this machine: a copy-on-write clone where the file system can,
 // else a copy. The source may change afterwards without harm.
 func (s *Sink) AddLocal(ctx context.Context, name string, src *os.File) error {

@@ -253,7 +253,7 @@ func (s *Store) source(uri string) (Source, error) {
 	}
 	slices.Sort(known)
 	return nil, errdef.Terminal(fmt.Errorf(
-		"%w: the scheme %s:// of %s: the store reads %s and plain paths; others (s3, gs, hf, oci, Azure, hdfs) aren't supported yet, so bring the model to one of these",
+		"%w: the scheme %s:// of %s: the store reads %s and plain paths; others (gs, hf, oci, Azure, hdfs) aren't supported yet, so bring the model to one of these",
 		errdef.ErrUnsupported, scheme, mask(uri), strings.Join(known, ", ")))
 }
 

@@ -1,5 +1,5 @@
 // Package objectstore writes objects to buckets of S3, Google Cloud Storage and Azure Blob
-// Storage, with credentials as KServe keeps them in a namespace's secrets.
+// Storage, and reads those of S3, with credentials as KServe keeps them in a namespace's secrets.
 package objectstore
 
 import (

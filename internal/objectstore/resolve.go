@@ -197,7 +197,11 @@ func (s *Stores) credentials(ctx context.Context, scheme string, from Source) (C
 		}
 		tried = append(tried, "environment")
 	}
-	return Credentials{}, fmt.Errorf("%w: no credentials for %s:// in namespace %s; tried %s", errdef.ErrDenied, scheme, from.Namespace, strings.Join(tried, ", "))
+	where := ""
+	if from.Namespace != "" {
+		where = " in namespace " + from.Namespace
+	}
+	return Credentials{}, fmt.Errorf("%w: no credentials for %s://%s; tried %s", errdef.ErrDenied, scheme, where, strings.Join(tried, ", "))
 }
 
 // reason is why a source has no credentials, in few words; nil means that it has others.

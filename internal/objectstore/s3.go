@@ -122,7 +122,7 @@ func (c *S3Credentials) sign(r *http.Request, now time.Time) {
 	}
 	signed := strings.Join(names, ";")
 	request := strings.Join([]string{
-		r.Method, r.URL.EscapedPath(), r.URL.Query().Encode(), fields.String(), signed, r.Header.Get("X-Amz-Content-Sha256"),
+		r.Method, r.URL.EscapedPath(), strings.ReplaceAll(r.URL.Query().Encode(), "+", "%20"), fields.String(), signed, r.Header.Get("X-Amz-Content-Sha256"),
 	}, "\n")
 	sum := sha256.Sum256([]byte(request))
 	scope := strings.Join([]string{day, c.Region, service, "aws4_request"}, "/")

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -93,6 +94,7 @@ func childrenOf(t *testing.T, cfg Config, is *servingv1beta1.InferenceService, r
 	var out []client.Object
 	for _, c := range components {
 		m := memberOf(t, revisionOf(t, is, c), replicas)
+		m.credentials = credentialsFrom(&m.revision.Spec.PodTemplate, &reader)
 		made, err := cfg.revisionObjects(m)
 		if err != nil {
 			t.Fatal(err)
@@ -111,6 +113,12 @@ func serviceFrom(t *testing.T, text string) *servingv1beta1.InferenceService {
 		t.Fatal(err)
 	}
 	return is
+}
+
+// reader is the service account of all pods here.
+var reader = corev1.ServiceAccount{
+	ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "reader", Annotations: map[string]string{"serving.kserve.io/s3-region": "eu-central-1"}},
+	Secrets:    []corev1.ObjectReference{{Name: "reader-token-x7x7x"}, {Name: "shelf-key"}, {Name: "other-key"}, {Namespace: "elsewhere", Name: "theirs"}},
 }
 
 // gatewayed is how an operator is usually set up.
@@ -180,6 +188,27 @@ spec:
   predictor:
     model: {modelFormat: {name: huggingface}, storageUri: "pvc://weights/llama"}
     workerSpec: {pipelineParallelSize: 2, tensorParallelSize: 4, tolerations: [{key: gpu, operator: Exists}]}
+`},
+		"bucket": {cfg: gatewayed, replicas: 1, text: `
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata:
+  name: iris
+  annotations: {serving.kserve.io/s3-endpoint: "store.storage:9000", serving.kserve.io/s3-usehttps: "0"}
+spec:
+  predictor:
+    serviceAccountName: reader
+    model: {modelFormat: {name: onnx}, storageUri: "s3://shelf/iris"}
+`},
+		"storage-entry": {cfg: gatewayed, replicas: 1, text: `
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata:
+  name: iris
+  annotations: {serving.kserve.io/storageSecretName: mine}
+spec:
+  predictor:
+    model: {modelFormat: {name: onnx}, storage: {key: shelf, path: iris, parameters: {region: eu-west-1}}}
 `},
 		"sklearn": {cfg: gatewayed, replicas: 1, file: "storage/uri/sklearn.yaml"},
 		"custom":  {cfg: Config{}, replicas: 1, file: "v1beta1/custom/prebuilt-image/custom.yaml"},

@@ -345,6 +345,8 @@ type member struct {
 	elsewhere *elsewhere
 	// digests pin models, by URI.
 	digests map[string]string
+	// credentials are for pulling its models.
+	credentials credentials
 }
 
 // member reads an assignment's revision and makes the objects that it alone needs. An error
@@ -387,6 +389,9 @@ func (p *Platform) member(ctx context.Context, a platform.Assignment) (member, [
 		if err := p.endScaledObject(ctx, deployment); err != nil {
 			return m, nil, err
 		}
+	}
+	if m.credentials, err = p.credentialsOf(ctx, &m); err != nil {
+		return m, nil, err
 	}
 	made, err := cfg.revisionObjects(m)
 	if err != nil {

@@ -82,7 +82,11 @@ func (c *Config) mountModels(t *corev1.PodTemplateSpec, m member) error {
 			if c.Image == "" {
 				return fmt.Errorf("model %s has to be pulled, and the operator wasn't told the image that does it: set it", model.URI)
 			}
-			pulls = append(pulls, c.pull(numbered(pullContainer, len(pulls)), model.URI, model.MountPath, pinsName(m.revision.Name), pinKey(i)))
+			puller := c.pull(numbered(pullContainer, len(pulls)), model.URI, model.MountPath, pinsName(m.revision.Name), pinKey(i))
+			if withCredentials(model.URI) {
+				m.credentials.give(pod, &puller)
+			}
+			pulls = append(pulls, puller)
 			fetched = append(fetched, path.Clean(model.MountPath))
 		}
 	}

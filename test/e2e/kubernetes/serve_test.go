@@ -42,6 +42,7 @@ func TestStationmasterServes(t *testing.T) {
 	t.Run("side by side", func(t *testing.T) {
 		for name, part := range map[string]func(*testing.T){
 			"a model reaches its engine by download, image or claim": s.testDelivery,
+			"a model of a bucket comes with the namespace's keys":    s.testCredentials,
 			"what can't run says why, and others go on":              s.testFailures,
 			"an update and its rollback lose no request":             s.testUpdates,
 			"the only pod is deleted and no request is lost":         s.testPodDeleted,

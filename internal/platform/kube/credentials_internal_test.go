@@ -1,0 +1,104 @@
+package kube
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestWhereAPodsCredentialsAre(t *testing.T) {
+	account := func(annotations map[string]string, secrets ...corev1.ObjectReference) *corev1.ServiceAccount {
+		return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "robot", Annotations: annotations}, Secrets: secrets}
+	}
+	for name, tc := range map[string]struct {
+		annotations map[string]string
+		account     *corev1.ServiceAccount
+		secrets     []string
+		env         []string
+	}{
+		"no account":     {account: &corev1.ServiceAccount{}},
+		"its account's":  {account: account(nil, corev1.ObjectReference{Name: "b"}, corev1.ObjectReference{Name: "a"}, corev1.ObjectReference{Name: "b"}), secrets: []string{"b", "a"}},
+		"the one named":  {annotations: map[string]string{storageSecret: "mine"}, account: account(nil, corev1.ObjectReference{Name: "b"}), secrets: []string{"mine"}},
+		"not its tokens": {account: account(nil, corev1.ObjectReference{Name: "robot-token-abcde"}, corev1.ObjectReference{Name: "robot-dockercfg-abcde"})},
+		"not those of another namespace": {
+			account: account(nil, corev1.ObjectReference{Namespace: "other", Name: "theirs"}, corev1.ObjectReference{Namespace: "team", Name: "ours"}),
+			secrets: []string{"ours"},
+		},
+		"a service's settings go before its account's": {
+			annotations: map[string]string{"serving.kserve.io/s3-region": "eu", "serving.kserve.io/s3-endpoint": "a$(b)"},
+			account:     account(map[string]string{"serving.kserve.io/s3-region": "us", "serving.kserve.io/s3-useanoncredential": "true"}),
+			env:         []string{"S3_ENDPOINT=a$$(b)", "AWS_DEFAULT_REGION=eu", "awsAnonymousCredential=true"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := credentialsFrom(&corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Annotations: tc.annotations}}, tc.account)
+			if diff := cmp.Diff(tc.secrets, got.secrets); diff != "" {
+				t.Errorf("secrets (-want +got):\n%s", diff)
+			}
+			var env []string
+			for _, e := range got.env {
+				env = append(env, e.Name+"="+e.Value)
+			}
+			if diff := cmp.Diff(tc.env, env); diff != "" {
+				t.Errorf("variables (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Pullers of one pod share volumes, engines see no secret, and what needs no credentials gets none.
+func TestOnlyPullersGetSecrets(t *testing.T) {
+	is := serviceFrom(t, `
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: many}
+spec:
+  predictor:
+    serviceAccountName: reader
+    storageUris:
+    - {uri: "s3://shelf/base", mountPath: /mnt/models/base}
+    - {uri: "s3://shelf/adapter", mountPath: /mnt/models/adapter}
+    - {uri: "https://models.example/x", mountPath: /mnt/models/x}
+    containers: [{name: kserve-container, image: "registry.example/engine:1"}]
+`)
+	m := memberOf(t, revisionOf(t, is, "predictor"), 1)
+	m.credentials = credentialsFrom(&m.revision.Spec.PodTemplate, &reader)
+	cfg := gatewayed
+	template, err := cfg.podTemplate(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var volumes, args []string
+	for _, v := range template.Spec.Volumes {
+		if v.Secret != nil {
+			volumes = append(volumes, fmt.Sprint(v.Name, "=", v.Secret.SecretName, " ", *v.Secret.Optional))
+		}
+	}
+	if diff := cmp.Diff([]string{"stationmaster-secret=shelf-key true", "stationmaster-secret-2=other-key true"}, volumes); diff != "" {
+		t.Errorf("volumes (-want +got):\n%s", diff)
+	}
+	for _, c := range template.Spec.InitContainers {
+		secrets := 0
+		for _, a := range c.Args {
+			if strings.HasPrefix(a, "--secret=") {
+				secrets++
+			}
+		}
+		args = append(args, fmt.Sprint(c.Args[len(c.Args)-1], " ", secrets, " ", slices.Contains(c.Args, "--secrets="+secretsDir)))
+	}
+	if diff := cmp.Diff([]string{"s3://shelf/base 2 true", "s3://shelf/adapter 2 true", "https://models.example/x 0 false"}, args); diff != "" {
+		t.Errorf("pullers (-want +got):\n%s", diff)
+	}
+	for _, c := range template.Spec.Containers {
+		for _, mount := range c.VolumeMounts {
+			if strings.HasPrefix(mount.MountPath, "/var/secrets") {
+				t.Errorf("%s sees %s", c.Name, mount.Name)
+			}
+		}
+	}
+}
