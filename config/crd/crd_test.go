@@ -310,16 +310,36 @@ func TestOwnKindsKeepTheirRules(t *testing.T) {
 			"headerRules": []any{map[string]any{"header": "X-Canary", "tag": tag}},
 		}}}}
 	}
+	trained := func(memory any) map[string]any {
+		return map[string]any{"spec": map[string]any{"model": map[string]any{"memory": memory}}}
+	}
+	graph := func(node string) map[string]any {
+		return map[string]any{"spec": map[string]any{"nodes": map[string]any{node: map[string]any{}}}}
+	}
+	service := func(percent int64) map[string]any {
+		return map[string]any{"spec": map[string]any{"predictor": map[string]any{"canaryTrafficPercent": percent}}}
+	}
 	for name, tc := range map[string]struct {
 		plural   string
 		old, new map[string]any
 		want     string
 		fullOnly bool
 	}{
-		"an unchanged revision":             {plural: "revisions", old: revision("a"), new: revision("a")},
-		"a revision with another image":     {plural: "revisions", old: revision("a"), new: revision("b"), want: "immutable", fullOnly: true},
-		"percents that sum to 100":          {plural: "routes", new: route("prev", 30, 70)},
-		"percents that sum to 90":           {plural: "routes", new: route("prev", 20, 70), want: "sum to 100"},
+		"an unchanged revision":          {plural: "revisions", old: revision("a"), new: revision("a")},
+		"a revision with another image":  {plural: "revisions", old: revision("a"), new: revision("b"), want: "immutable", fullOnly: true},
+		"percents that sum to 100":       {plural: "routes", new: route("prev", 30, 70)},
+		"percents that sum to 90":        {plural: "routes", new: route("prev", 20, 70), want: "sum to 100"},
+		"the same memory in other words": {plural: "trainedmodels", old: trained("1Gi"), new: trained("1024Mi")},
+		"the same memory as a number":    {plural: "trainedmodels", old: trained("1k"), new: trained(int64(1000))},
+		"a trained model with other memory": {
+			plural: "trainedmodels", old: trained("1Gi"), new: trained("2Gi"),
+			want: "spec.model.memory: Forbidden: can't be changed from 1Gi to 2Gi; delete the TrainedModel and create it anew",
+		},
+		"a graph with a root":               {plural: "inferencegraphs", new: graph("root")},
+		"a graph without one":               {plural: "inferencegraphs", new: graph("other"), want: "spec.nodes: Required value: a request meets the node named root first: add it"},
+		"a share of all":                    {plural: "inferenceservices", new: service(100)},
+		"a share of more than all":          {plural: "inferenceservices", new: service(101), want: "must be 0 to 100"},
+		"a share of less than nothing":      {plural: "inferenceservices", new: service(-1), want: "must be 0 to 100"},
 		"a header rule to no target at all": {plural: "routes", new: route("next", 100), want: "tag of a target"},
 	} {
 		for size, crds := range map[string][]*apiextensionsv1.CustomResourceDefinition{"full": fullCRDs(t), "slim": embedded(t)} {

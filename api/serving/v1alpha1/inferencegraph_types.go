@@ -41,6 +41,7 @@ const GraphRoot = "root"
 type InferenceGraphSpec struct {
 	// The nodes by name; the one called root is met first.
 	// +required
+	// +kubebuilder:validation:XValidation:rule="'root' in self",reason=FieldValueRequired,message="a request meets the node named root first: add it"
 	Nodes map[string]InferenceRouter `json:"nodes"`
 	// Resources of KServe's router pod.
 	// +optional

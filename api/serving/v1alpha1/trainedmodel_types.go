@@ -49,6 +49,7 @@ type ModelSpec struct {
 	// The model's format, e.g. onnx.
 	Framework string `json:"framework"`
 	// The memory that the loaded model takes; it can't be changed.
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity(string(oldSelf))) == 0",reason=FieldValueForbidden,messageExpression="\"can't be changed from \" + string(oldSelf) + \" to \" + string(self) + \"; delete the TrainedModel and create it anew\""
 	Memory resource.Quantity `json:"memory"`
 }
 

@@ -125,6 +125,7 @@ type ComponentExtensionSpec struct {
 	// The share of requests in percent that the latest revision gets; the rest goes to the
 	// one rolled out before.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 100",message="must be 0 to 100"
 	CanaryTrafficPercent *int64 `json:"canaryTrafficPercent,omitempty"`
 	// Where requests and answers are logged to.
 	// +optional
