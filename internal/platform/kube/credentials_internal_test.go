@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 func TestWhereAPodsCredentialsAre(t *testing.T) {
@@ -100,5 +101,16 @@ spec:
 				t.Errorf("%s sees %s", c.Name, mount.Name)
 			}
 		}
+	}
+}
+
+// The platform's client knows the kinds that it was told of, and asks no server for others.
+func TestServiceAccountsCanBeRead(t *testing.T) {
+	scheme, err := newScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := mapper(scheme).RESTMapping(schema.GroupKind{Kind: "ServiceAccount"}, "v1"); err != nil {
+		t.Error(err)
 	}
 }

@@ -135,7 +135,7 @@ func newScheme() (*runtime.Scheme, error) {
 // it has.
 func mapper(scheme *runtime.Scheme) meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
-	for _, o := range append(ownKinds(), &corev1.Pod{}) {
+	for _, o := range append(ownKinds(), &corev1.Pod{}, &corev1.ServiceAccount{}) {
 		kinds, _, err := scheme.ObjectKinds(o)
 		if err != nil {
 			panic(fmt.Sprintf("BUG: %v", err))
