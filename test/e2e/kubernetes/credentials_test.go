@@ -22,7 +22,7 @@ func serveBucket(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "s3")
 	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", program, ".")
-	build.Dir = filepath.Join("..", "..", "..", "tools", "s3")
+	build.Dir = filepath.Join("testdata", "s3")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the store: %v: %s", err, out)
 	}

@@ -1,4 +1,4 @@
-module stationmaster.dev/stationmaster/tools/s3
+module stationmaster.dev/stationmaster/test/e2e/kubernetes/testdata/s3
 
 go 1.26.0
 
