@@ -32,6 +32,9 @@ func writePage(result, docs string) error {
 	}
 	var page bytes.Buffer
 	for _, l := range loads {
+		if len(r.of(l.name)) == 0 {
+			return fmt.Errorf("%s has no runs of %s", result, l.name)
+		}
 		section(&page, &r, l)
 		name := filepath.Join(docs, "picking-"+l.name+".svg")
 		if err := os.WriteFile(name, picture(l, r.of(l.name)), 0o644); err != nil {
