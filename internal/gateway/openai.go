@@ -184,6 +184,9 @@ func (a *asked) readJSON(body io.Reader, most int) error {
 		if err := a.fill(body, size); err != nil {
 			return err
 		}
+		if !a.whole && len(a.read) < min(maxForUsage, most) {
+			continue // it will be read on in any case
+		}
 		r, err := openai.ReadRequest(a.read, a.whole)
 		if err != nil && (r.Model == "" || errors.Is(err, openai.ErrTwice)) {
 			if a.bare {

@@ -2,7 +2,10 @@
 package jsonscan
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"unicode/utf16"
 	"unicode/utf8"
 
@@ -171,7 +174,7 @@ func (s *Scanner) Skip() ([]byte, error) {
 	case c == '[':
 		err = s.Array(func(int) error { _, err := s.Skip(); return err })
 	case c == '"':
-		_, err = s.String()
+		_, _, err = s.quoted()
 	case c == 't' && s.Literal("true"), c == 'f' && s.Literal("false"), c == 'n' && s.Literal("null"),
 		c == 'N' && s.Literal("NaN"), c == 'I' && s.Literal("Infinity"), c == '-' && s.Literal("-Infinity"):
 	case c == '-' || c >= '0' && c <= '9':
@@ -185,97 +188,132 @@ func (s *Scanner) Skip() ([]byte, error) {
 // String reads a string and returns its bytes, which are valid UTF-8 and alias the text when
 // nothing in it is escaped.
 func (s *Scanner) String() ([]byte, error) {
+	raw, escaped, err := s.quoted()
+	if err != nil || !escaped {
+		return raw, err
+	}
+	out := make([]byte, 0, len(raw)) // an escape is longer than what it stands for
+	for at := 0; at < len(raw); {
+		n := bytes.IndexByte(raw[at:], '\\')
+		if n < 0 {
+			n = len(raw) - at
+		}
+		out = append(out, raw[at:at+n]...)
+		if at += n; at == len(raw) {
+			break
+		}
+		r, n, err := s.escape(raw[at:])
+		if err != nil {
+			panic("BUG: an escape was taken that can't be read: " + err.Error())
+		}
+		out = utf8.AppendRune(out, r)
+		at += n
+	}
+	return out, nil
+}
+
+// quoted reads a string and returns what is between its quotes, and whether something there is
+// escaped. It has checked all of it.
+func (s *Scanner) quoted() (raw []byte, escaped bool, err error) {
 	if !s.Eat('"') {
-		return nil, s.Errorf("%s where a string should start", s.what())
+		return nil, false, s.Errorf("%s where a string should start", s.what())
 	}
 	from, ascii := s.pos, true
-	for s.pos < len(s.buf) {
-		c := s.buf[s.pos]
-		switch {
-		case c == '"':
-			raw := s.buf[from:s.pos]
+	for {
+		n, only := plain(s.buf[s.pos:])
+		ascii = ascii && only
+		if s.pos += n; s.pos == len(s.buf) {
+			return nil, false, s.Errorf("the text ends within a string")
+		}
+		switch c := s.buf[s.pos]; c {
+		case '"':
+			raw = s.buf[from:s.pos:s.pos]
+			// Escapes are ASCII, so that what is between them is whole runes if all of it is.
 			if !ascii && !utf8.Valid(raw) {
-				return nil, s.Errorf("the string isn't UTF-8")
+				return nil, false, s.Errorf("the string isn't UTF-8")
 			}
 			s.pos++
-			return raw[:len(raw):len(raw)], nil
-		case c == '\\':
-			return s.unescape(from)
-		case c < 0x20:
-			return nil, s.Errorf("control character 0x%02x in a string", c)
-		case c >= utf8.RuneSelf:
-			ascii = false
-		}
-		s.pos++
-	}
-	return nil, s.Errorf("the text ends within a string")
-}
-
-// unescape goes on with a string that started at from and has its first escape at pos.
-func (s *Scanner) unescape(from int) ([]byte, error) {
-	out := append([]byte(nil), s.buf[from:s.pos]...)
-	for s.pos < len(s.buf) {
-		c := s.buf[s.pos]
-		switch {
-		case c == '"':
-			if !utf8.Valid(out) {
-				return nil, s.Errorf("the string isn't UTF-8")
+			return raw, escaped, nil
+		case '\\':
+			escaped = true
+			_, n, err := s.escape(s.buf[s.pos:])
+			if err != nil {
+				return nil, false, err
 			}
-			s.pos++
-			return out, nil
-		case c == '\\':
-			var err error
-			if out, err = s.escape(out); err != nil {
-				return nil, err
-			}
-		case c < 0x20:
-			return nil, s.Errorf("control character 0x%02x in a string", c)
+			s.pos += n
 		default:
-			out = append(out, c)
-			s.pos++
+			return nil, false, s.Errorf("control character 0x%02x in a string", c)
 		}
 	}
-	return nil, s.Errorf("the text ends within a string")
 }
 
-var escapes = map[byte]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
+// plain is how many bytes of b stand for themselves in a string: up to a quote, a backslash or a
+// control character, or all. ascii is whether these are ASCII. It looks at eight bytes at a time: of
+// what is subtracted below, a borrow marks only bytes behind the first that is meant.
+func plain(b []byte) (n int, ascii bool) {
+	const each, high = 0x0101010101010101, 0x8080808080808080
+	var seen uint64
+	for ; len(b)-n >= 8; n += 8 {
+		x := binary.LittleEndian.Uint64(b[n:])
+		quote, slash := x^('"'*each), x^('\\'*each)
+		if end := ((x-' '*each)&^x | (quote-each)&^quote | (slash-each)&^slash) & high; end != 0 {
+			k := bits.TrailingZeros64(end) / 8
+			seen |= x & (1<<(8*k) - 1)
+			return n + k, seen&high == 0
+		}
+		seen |= x
+	}
+	for ; n < len(b) && b[n] >= ' ' && b[n] != '"' && b[n] != '\\'; n++ {
+		seen |= uint64(b[n])
+	}
+	return n, seen&high == 0
+}
 
-func (s *Scanner) escape(out []byte) ([]byte, error) {
-	if s.pos+1 >= len(s.buf) {
-		return nil, s.Errorf("the text ends within an escape")
+// escape reads the escape that b begins with: what it stands for, and how long it is.
+func (s *Scanner) escape(b []byte) (r rune, n int, err error) {
+	if len(b) < 2 {
+		return 0, 0, s.Errorf("the text ends within an escape")
 	}
-	c := s.buf[s.pos+1]
-	if r, ok := escapes[c]; ok {
-		s.pos += 2
-		return append(out, r), nil
+	switch c := b[1]; c {
+	case '"', '\\', '/':
+		return rune(c), 2, nil
+	case 'b':
+		return '\b', 2, nil
+	case 'f':
+		return '\f', 2, nil
+	case 'n':
+		return '\n', 2, nil
+	case 'r':
+		return '\r', 2, nil
+	case 't':
+		return '\t', 2, nil
+	case 'u':
+	default:
+		return 0, 0, s.Errorf("there is no escape \\%c", c)
 	}
-	if c != 'u' {
-		return nil, s.Errorf("there is no escape \\%c", c)
-	}
-	r, ok := s.hex(s.pos + 2)
+	r, ok := hex(b[2:])
 	if !ok {
-		return nil, s.Errorf("four hexadecimal digits must follow \\u")
+		return 0, 0, s.Errorf("four hexadecimal digits must follow \\u")
 	}
-	s.pos += 6
-	if utf16.IsSurrogate(r) {
-		if s.pos+1 >= len(s.buf) || s.buf[s.pos] != '\\' || s.buf[s.pos+1] != 'u' {
-			return nil, s.Errorf("half a surrogate pair")
-		}
-		low, ok := s.hex(s.pos + 2)
-		if r = utf16.DecodeRune(r, low); !ok || r == utf8.RuneError {
-			return nil, s.Errorf("half a surrogate pair")
-		}
-		s.pos += 6
+	if !utf16.IsSurrogate(r) {
+		return r, 6, nil
 	}
-	return utf8.AppendRune(out, r), nil
+	if len(b) < 8 || b[6] != '\\' || b[7] != 'u' {
+		return 0, 0, s.Errorf("half a surrogate pair")
+	}
+	low, ok := hex(b[8:])
+	if r = utf16.DecodeRune(r, low); !ok || r == utf8.RuneError {
+		return 0, 0, s.Errorf("half a surrogate pair")
+	}
+	return r, 12, nil
 }
 
-func (s *Scanner) hex(at int) (rune, bool) {
-	if at+4 > len(s.buf) {
+func hex(b []byte) (rune, bool) {
+	if len(b) < 4 {
 		return 0, false
 	}
 	var r rune
-	for _, c := range s.buf[at : at+4] {
+	for _, c := range b[:4] {
 		switch {
 		case c >= '0' && c <= '9':
 			c -= '0'

@@ -142,6 +142,35 @@ func lenient(text []byte) bool {
 	return len(text) > jsonscan.MaxDepth
 }
 
+func TestWhatStandsOutInAStringIsSeenWhereverItIs(t *testing.T) {
+	for _, special := range []string{`\"`, `\\`, `\n`, `\u00e9`, `\ud83d\ude00`, "é", "😀", " ", "\x7f", "~"} {
+		for before := range 20 {
+			for after := range 20 {
+				text := `"` + strings.Repeat("a", before) + special + strings.Repeat("b", after) + `"`
+				var want string
+				if err := json.Unmarshal([]byte(text), &want); err != nil {
+					t.Fatal(err)
+				}
+				got, err := jsonscan.New([]byte(text)).String()
+				if err != nil || string(got) != want {
+					t.Fatalf("%s: got %q, %v", text, got, err)
+				}
+			}
+		}
+	}
+	for _, wrong := range []string{"\x00", "\x1f", "\n", "\xff", "\xc3", `\x`, `\u12`, `\ud83d`, `\ud83d\u0041`, `\`} {
+		for before := range 20 {
+			text := `"` + strings.Repeat("a", before) + wrong + strings.Repeat("z", before%3) + `"`
+			if got, err := jsonscan.New([]byte(text)).String(); err == nil {
+				t.Fatalf("%q: got %q", text, got)
+			}
+			if text, err := jsonscan.New([]byte(text)).Skip(); err == nil {
+				t.Fatalf("skipped %q", text)
+			}
+		}
+	}
+}
+
 func FuzzString(f *testing.F) {
 	f.Add([]byte("a\"\\\n\x01é\xff"))
 	f.Fuzz(func(t *testing.T, text []byte) {
