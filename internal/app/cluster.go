@@ -163,7 +163,7 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 		DirectGateway: direct,
 	}
 	if cfg.LeaderElect {
-		settings.Leader = &control.Leader{Namespace: cfg.Namespace, Lease: "stationmaster-operator"}
+		settings.Leader = &control.Leader{Namespace: cfg.Namespace, Lease: leaseOf(cfg.Watch)}
 	}
 	controller = control.New(settings, platform, &table)
 
