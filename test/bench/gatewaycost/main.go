@@ -10,7 +10,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -21,7 +20,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
@@ -32,12 +30,11 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"stationmaster.dev/stationmaster/internal/gateway"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
 	"stationmaster.dev/stationmaster/internal/state"
+	"stationmaster.dev/stationmaster/test/bench/proc"
 )
 
 func main() {
@@ -60,11 +57,11 @@ func main() {
 	case "":
 		err = measure(*out, *rounds, *requests, *profile, bodies)
 	case "engine":
-		err = serve(echo())
+		err = proc.Serve(echo(), 1)
 	case "gateway":
 		err = serveGateway(*addr, *profile)
 	case "reverseproxy":
-		err = serve(reverseProxy(*addr))
+		err = proc.Serve(reverseProxy(*addr), 1)
 	default:
 		err = fmt.Errorf("unknown role %q", *role)
 	}
@@ -96,21 +93,6 @@ func reverseProxy(engine string) http.Handler {
 		_ = http.NewResponseController(w).EnableFullDuplex()
 		p.ServeHTTP(w, r)
 	})
-}
-
-// serve runs one role: it prints its address and ends with its standard input.
-func serve(h http.Handler) error {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	fmt.Println(l.Addr())
-	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
-	go func() { _, _ = io.Copy(io.Discard, os.Stdin); _ = s.Close() }()
-	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
 }
 
 func serveGateway(engine, profile string) error {
@@ -150,14 +132,6 @@ func serveGateway(engine, profile string) error {
 		defer pprof.StopCPUProfile()
 	}
 	return g.Run(ctx)
-}
-
-// proxy is a process before the engine; the direct one has none.
-type proxy struct {
-	name string
-	addr string
-	pids []int
-	stop func()
 }
 
 // result of one proxy at one size.
@@ -205,50 +179,51 @@ func measure(out string, rounds, requests int, profile string, bodies []int) err
 	front, back := 0, 0
 	if pinned {
 		back = 1
-		if err := pin(0, back); err != nil {
+		if err := proc.Pin(0, back); err != nil {
 			return err
 		}
 	}
-	engine, err := spawn("engine", back, os.Args[0], "-role", "engine")
+	engine, err := proc.Spawn("engine", back, os.Args[0], "-role", "engine")
 	if err != nil {
 		return err
 	}
-	defer engine.stop()
-	gw, err := spawn("stationmaster", front, os.Args[0], "-role", "gateway", "-addr", engine.addr, "-cpuprofile", profile)
+	defer engine.Stop()
+	gw, err := proc.Spawn("stationmaster", front, os.Args[0], "-role", "gateway", "-addr", engine.Addr, "-cpuprofile", profile)
 	if err != nil {
 		return err
 	}
-	defer gw.stop()
-	rp, err := spawn("reverseproxy", front, os.Args[0], "-role", "reverseproxy", "-addr", engine.addr)
+	defer gw.Stop()
+	rp, err := proc.Spawn("reverseproxy", front, os.Args[0], "-role", "reverseproxy", "-addr", engine.Addr)
 	if err != nil {
 		return err
 	}
-	defer rp.stop()
-	ng, err := spawnNginx(engine.addr, front)
+	defer rp.Stop()
+	ng, err := proc.SpawnNginx(front, func(dir, listen string) string {
+		return fmt.Sprintf(nginxConf, dir, engine.Addr, listen)
+	})
 	if err != nil {
 		return err
 	}
-	defer ng.stop()
-	version, _ := exec.Command("nginx", "-v").CombinedOutput()
+	defer ng.Stop()
 	rep := report{
 		Time: time.Now().UTC(), Go: runtime.Version(), CPUs: runtime.NumCPU(), Pinned: pinned,
-		Nginx: strings.TrimSpace(string(version)), Rounds: rounds, Requests: requests, Clients: 1,
-		LoadBefore: load(),
+		Nginx: proc.NginxVersion(), Rounds: rounds, Requests: requests, Clients: 1,
+		LoadBefore: proc.Load(),
 	}
-	direct := &proxy{name: "direct", addr: engine.addr}
+	direct := &proc.Process{Name: "direct", Addr: engine.Addr}
 	for _, size := range bodies {
 		n := requests
 		if size > 64<<10 {
 			n = max(requests/3, 200)
 		}
-		s, err := compare([]*proxy{direct, gw, ng, rp}, size, rounds, n)
+		s, err := compare([]*proc.Process{direct, gw, ng, rp}, size, rounds, n)
 		if err != nil {
 			return err
 		}
 		rep.Sizes = append(rep.Sizes, s)
 		print(s)
 	}
-	rep.LoadAfter = load()
+	rep.LoadAfter = proc.Load()
 	b, err := json.MarshalIndent(rep, "", "  ")
 	if err != nil {
 		return err
@@ -269,34 +244,34 @@ func print(s sizeResult) {
 }
 
 // compare runs all proxies round by round, in an order that changes.
-func compare(proxies []*proxy, size, rounds, requests int) (sizeResult, error) {
+func compare(proxies []*proc.Process, size, rounds, requests int) (sizeResult, error) {
 	type samples struct{ p50, p99, added50, added99, cpu []float64 }
 	all := make([]samples, len(proxies))
 	clients := make([]*client, len(proxies))
 	for i, p := range proxies {
-		c, err := dial(p.addr, size)
+		c, err := dial(p.Addr, size)
 		if err != nil {
 			return sizeResult{}, err
 		}
 		defer c.close()
 		clients[i] = c
 		if _, err := c.round(requests); err != nil { // warm up
-			return sizeResult{}, fmt.Errorf("%s: %w", p.name, err)
+			return sizeResult{}, fmt.Errorf("%s: %w", p.Name, err)
 		}
 	}
 	ticks := make([][2]float64, len(proxies))
 	for i, p := range proxies {
-		ticks[i] = cpuTicks(p.pids)
+		ticks[i] = p.Ticks()
 	}
 	for range rounds {
 		var p50, p99 [8]float64
 		for _, i := range rand.Perm(len(proxies)) {
-			before := cpuTime(proxies[i].pids)
+			before := proxies[i].CPU()
 			took, err := clients[i].round(requests)
 			if err != nil {
-				return sizeResult{}, fmt.Errorf("%s: %w", proxies[i].name, err)
+				return sizeResult{}, fmt.Errorf("%s: %w", proxies[i].Name, err)
 			}
-			cpu := cpuTime(proxies[i].pids) - before
+			cpu := proxies[i].CPU() - before
 			slices.Sort(took)
 			p50[i], p99[i] = us(took[len(took)/2]), us(took[len(took)*99/100])
 			all[i].cpu = append(all[i].cpu, us(cpu)/float64(requests))
@@ -311,9 +286,9 @@ func compare(proxies []*proxy, size, rounds, requests int) (sizeResult, error) {
 	s := sizeResult{BodyBytes: size}
 	for i, p := range proxies {
 		s.Results = append(s.Results, result{
-			Proxy: p.name, P50us: median(all[i].p50), P99us: median(all[i].p99),
+			Proxy: p.Name, P50us: median(all[i].p50), P99us: median(all[i].p99),
 			AddedP50us: median(all[i].added50), AddedP99us: median(all[i].added99), CPUus: median(all[i].cpu),
-			UserShare: userShare(ticks[i], cpuTicks(p.pids)),
+			UserShare: userShare(ticks[i], p.Ticks()),
 		})
 	}
 	gw, ng, rp := s.Results[1], s.Results[2], s.Results[3]
@@ -389,106 +364,10 @@ func (c *client) once() error {
 	return err
 }
 
-// cpuTime is what processes used, read by their CPU clocks (nanoseconds, all threads).
-func cpuTime(pids []int) time.Duration {
-	var sum time.Duration
-	for _, pid := range pids {
-		var ts unix.Timespec
-		// The kernel's number for a process's CPU clock: see clock_getcpuclockid(3).
-		if unix.ClockGettime(int32(^pid<<3|2), &ts) == nil {
-			sum += time.Duration(ts.Nano())
-		}
-	}
-	return sum
-}
-
-// cpuTicks is what processes used in user and in kernel mode, in the kernel's ticks.
-func cpuTicks(pids []int) (sum [2]float64) {
-	for _, pid := range pids {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			continue
-		}
-		// The fields behind the name, which may hold spaces: utime and stime are 14 and 15
-		// of all (proc_pid_stat(5)), and the name is the second.
-		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-		for i := range sum {
-			if v, err := strconv.ParseFloat(f[11+i], 64); err == nil {
-				sum[i] += v
-			}
-		}
-	}
-	return sum
-}
-
 func userShare(before, after [2]float64) float64 {
 	user, system := after[0]-before[0], after[1]-before[1]
 	if user+system == 0 {
 		return 0
 	}
 	return round2(user / (user + system))
-}
-
-// load is the machine's load average over a minute.
-func load() string {
-	b, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return "unknown"
-	}
-	first, _, _ := strings.Cut(string(b), " ")
-	return first
-}
-
-// spawn starts a role on one core. It prints its address and ends with its standard input.
-func spawn(name string, cpu int, argv ...string) (*proxy, error) {
-	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Stderr = os.Stderr
-	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	p := &proxy{name: name, pids: []int{cmd.Process.Pid}, stop: func() { _ = stdin.Close(); _ = cmd.Wait() }}
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil {
-		p.stop()
-		return nil, fmt.Errorf("%s didn't start: %w", name, err)
-	}
-	p.addr = strings.TrimSpace(line)
-	return p, pinAll(cmd.Process.Pid, cpu)
-}
-
-// pin puts a thread on one core (0 means the caller); what it starts inherits that.
-func pin(pid, cpu int) error {
-	var set unix.CPUSet
-	set.Set(cpu)
-	return unix.SchedSetaffinity(pid, &set)
-}
-
-// pinAll puts all threads of a process on one core.
-func pinAll(pid, cpu int) error {
-	if runtime.NumCPU() < 2 {
-		return nil
-	}
-	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-	if err != nil {
-		return err
-	}
-	for _, t := range tasks {
-		tid, err := strconv.Atoi(t.Name())
-		if err != nil {
-			return err
-		}
-		if err := pin(tid, cpu); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return err
-		}
-	}
-	return nil
 }

@@ -2,15 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -52,67 +43,3 @@ http {
   }
 }
 `
-
-func spawnNginx(engine string, cpu int) (*proxy, error) {
-	if _, err := exec.LookPath("nginx"); err != nil {
-		if out, err := exec.Command("sh", "-c", "apt-get update -q && apt-get install -q -y nginx-light").CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("nginx isn't here and can't be installed (%w): %s", err, out)
-		}
-	}
-	dir, err := os.MkdirTemp("", "gatewaycost")
-	if err != nil {
-		return nil, err
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	addr := l.Addr().String()
-	_ = l.Close()
-	conf := filepath.Join(dir, "nginx.conf")
-	if err := os.WriteFile(conf, fmt.Appendf(nil, nginxConf, dir, engine, addr), 0o600); err != nil {
-		return nil, err
-	}
-	cmd := exec.Command("nginx", "-p", dir, "-c", conf)
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	p := &proxy{name: "nginx", addr: addr, stop: func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		_ = cmd.Wait()
-		_ = os.RemoveAll(dir)
-	}}
-	for deadline := time.Now().Add(10 * time.Second); ; {
-		if c, err := net.Dial("tcp", addr); err == nil {
-			_ = c.Close()
-			break
-		}
-		if time.Now().After(deadline) {
-			p.stop()
-			return nil, errors.New("nginx didn't start to listen within 10 s")
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	// The master does nothing; the worker is its only child.
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", cmd.Process.Pid))
-	if err != nil {
-		p.stop()
-		return nil, err
-	}
-	for _, f := range strings.Fields(string(children)) {
-		pid, err := strconv.Atoi(f)
-		if err != nil {
-			return nil, err
-		}
-		p.pids = append(p.pids, pid)
-		if err := pinAll(pid, cpu); err != nil {
-			return nil, err
-		}
-	}
-	if len(p.pids) == 0 {
-		p.stop()
-		return nil, errors.New("nginx has no worker process")
-	}
-	return p, nil
-}

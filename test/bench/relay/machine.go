@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"stationmaster.dev/stationmaster/test/bench/proc"
+)
+
+// machine starts what is compared.
+type machine struct {
+	profile string
+	// profiles is how many gateways have written one.
+	profiles int
+}
+
+// kind is one way to the engines.
+type kind struct {
+	name string
+	// picking is the gateway's policy; empty for what isn't the gateway.
+	picking string
+}
+
+var (
+	direct       = kind{name: "direct"}
+	gatewayOwn   = kind{"stationmaster", "default"}
+	gatewayPlain = kind{"stationmaster, no affinity", "least-requests"}
+	nginx        = kind{name: "nginx"}
+	bare         = kind{name: "reverse proxy"}
+)
+
+func (m *machine) engines(n int) (*proc.Process, error) {
+	return proc.Spawn("engine", back, os.Args[0], "-role", "engine", "-count", fmt.Sprint(n))
+}
+
+// start has a way to engines, whose addresses have spaces between.
+func (m *machine) start(k kind, engines string) (*proc.Process, error) {
+	switch k {
+	case direct:
+		return &proc.Process{Name: k.name, Addr: engines, Stop: func() {}}, nil
+	case nginx:
+		return proc.SpawnNginx(front, func(dir, listen string) string {
+			servers := ""
+			for e := range strings.FieldsSeq(engines) {
+				servers += "server " + e + "; "
+			}
+			return fmt.Sprintf(nginxConf, dir, servers, listen)
+		})
+	case bare:
+		return proc.Spawn(k.name, front, os.Args[0], "-role", "reverseproxy", "-addr", engines)
+	}
+	args := []string{os.Args[0], "-role", "gateway", "-addr", engines, "-picking", k.picking}
+	if m.profile != "" {
+		m.profiles++
+		args = append(args, "-cpuprofile", filepath.Join(m.profile, fmt.Sprintf("gateway-%d.prof", m.profiles)))
+	}
+	return proc.Spawn(k.name, front, args...)
+}
+
+// startAll has several; the caller calls stop, also after an error.
+func (m *machine) startAll(kinds []kind, engines string) (all []*proc.Process, stop func(), err error) {
+	stop = func() {
+		for _, p := range all {
+			p.Stop()
+		}
+	}
+	for _, k := range kinds {
+		p, err := m.start(k, engines)
+		if err != nil {
+			return all, stop, fmt.Errorf("%s: %w", k.name, err)
+		}
+		all = append(all, p)
+	}
+	return all, stop, nil
+}
+
+// nginxConf relays streams as they come, with kept connections and requests' bodies in memory.
+const nginxConf = `
+worker_processes 1;
+worker_rlimit_nofile 20000;
+daemon off;
+pid %[1]s/nginx.pid;
+error_log %[1]s/error.log crit;
+events { worker_connections 16384; }
+http {
+  access_log off;
+  client_body_temp_path %[1]s/body;
+  proxy_temp_path %[1]s/proxy;
+  fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s;
+  keepalive_requests 1000000;
+  upstream engines { %[2]s keepalive 256; keepalive_requests 1000000; }
+  server {
+    listen %[3]s backlog=4096;
+    client_body_buffer_size 256k;
+    client_max_body_size 256m;
+    location / {
+      proxy_pass http://engines;
+      proxy_http_version 1.1;
+      proxy_buffering off;
+      proxy_set_header Connection "";
+      proxy_set_header X-Request-Id $request_id;
+      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+      proxy_set_header X-Forwarded-Proto $scheme;
+      add_header X-Request-Id $request_id;
+    }
+  }
+}
+`
