@@ -73,7 +73,7 @@ func (s *installation) testDensity(t *testing.T) {
 		apply(t, model)
 		eventually(t, name+" says why it isn't ready", func() error {
 			if err := isReady(t, model); err == nil || !strings.Contains(err.Error(), tc.reason) {
-				return fmt.Errorf("%s: ready, or for another reason: %v", name, err)
+				return fmt.Errorf("%s: ready, or for another reason: %w", name, err)
 			}
 			return nil
 		})
