@@ -80,7 +80,8 @@ func readTrainedModel(ctx context.Context, c client.Client, key client.ObjectKey
 
 // waitReady waits until each of the objects whose kind becomes ready is so, at most applyWait in
 // all, and says a line for each. One that isn't is said as well, with what its condition tells; that
-// is no error: others serve, and the manifest can be mended.
+// is no error: others serve, and the manifest can be mended. When ctx ends, those that it didn't come
+// to get no line.
 func (s *standalone) waitReady(ctx context.Context, c client.Client, objects []*unstructured.Unstructured) {
 	out, deadline := s.cfg.Out, time.Now().Add(applyWait)
 	for _, o := range objects {
@@ -97,6 +98,9 @@ func (s *standalone) waitReady(ctx context.Context, c client.Client, objects []*
 			fmt.Fprintf(out, "serving %s\n", name)
 		} else {
 			fmt.Fprintf(out, "not serving %s yet: %s\n", name, why)
+		}
+		if ctx.Err() != nil {
+			return // nothing is known of those that weren't looked at
 		}
 	}
 }

@@ -56,9 +56,6 @@ func (s shelf) Get(_ context.Context, key client.ObjectKey, into client.Object, 
 }
 
 func TestUpWaitsForGraphsAndTrainedModels(t *testing.T) {
-	applied := func(kind, name string) *unstructured.Unstructured {
-		return &unstructured.Unstructured{Object: map[string]any{"kind": kind, "metadata": map[string]any{"namespace": "default", "name": name}}}
-	}
 	tests := map[string]struct {
 		graph, model time.Duration
 		want         time.Duration
@@ -93,4 +90,24 @@ func TestUpWaitsForGraphsAndTrainedModels(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestUpSaysNothingOfWhatItDidntComeToBeforeItStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		var out strings.Builder
+		s := &standalone{cfg: Config{Out: &out}}
+		s.waitReady(ctx, shelf{began: time.Now(), graph: -1}, []*unstructured.Unstructured{
+			applied("InferenceGraph", "flow"), applied("TrainedModel", "digits"),
+		})
+		const want = "waiting for default/flow: StepNotReady: why\nnot serving inferencegraph default/flow yet: stopping; last: StepNotReady: why\n"
+		if out.String() != want {
+			t.Errorf("said\n%s\nwant\n%s", out.String(), want)
+		}
+	})
+}
+
+func applied(kind, name string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"kind": kind, "metadata": map[string]any{"namespace": "default", "name": name}}}
 }
