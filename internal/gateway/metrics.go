@@ -68,6 +68,7 @@ type metrics struct {
 	// generated are the series of generated text.
 	generated tokenMetrics
 	batched   batchMetrics
+	prefills  *prometheus.CounterVec
 	// steps are the series of graphs' steps.
 	steps stepMetrics
 
@@ -111,6 +112,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		}, []string{"namespace", "service", "revision", "result"}),
 		generated: newTokenMetrics(),
 		batched:   newBatchMetrics(),
+		prefills:  newPrefillMetric(),
 		steps:     newStepMetrics(),
 		targets:   map[targetKey]*targetMetrics{},
 	}
@@ -118,7 +120,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	if r == nil {
 		return m, nil
 	}
-	all := append([]prometheus.Collector{m.requests, m.seconds, m.inflight, m.errors, m.mirrored, m.steps.total, m.steps.seconds}, m.generated.collectors()...)
+	all := append([]prometheus.Collector{m.requests, m.seconds, m.inflight, m.errors, m.mirrored, m.prefills, m.steps.total, m.steps.seconds}, m.generated.collectors()...)
 	for _, c := range append(all, m.batched.collectors()...) {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("gateway: register metrics: %w", err)
@@ -182,6 +184,7 @@ func (m *metrics) prune(keep func(targetKey) bool) {
 		m.inflight.DeletePartialMatch(labels)
 		m.errors.DeletePartialMatch(labels)
 		m.mirrored.DeletePartialMatch(labels)
+		m.prefills.DeletePartialMatch(labels)
 		m.generated.prune(labels)
 		if key.revision == "" {
 			m.steps.prune(key.service)

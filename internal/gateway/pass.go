@@ -17,6 +17,8 @@ import (
 // passHTTP sends the request to an engine over HTTP and its response back, neither changed
 // but for the path and the headers that concern connections.
 func (x *exchange) passHTTP(e *route.Endpoint) {
+	reading := x.prefill()
+	defer reading.end()
 	r := x.r
 	req := &x.request
 	*req = upstream.Request{
@@ -29,7 +31,7 @@ func (x *exchange) passHTTP(e *route.Endpoint) {
 		HeaderTimeout: x.timeout(),
 		IdleTimeout:   x.g.cfg.Timeouts.Idle,
 	}
-	req.Set = x.forwardedFields(x.fields[:0])
+	req.Set = reading.fields(x.forwardedFields(x.fields[:0]))
 	if r.ProtoAtLeast(1, 1) && len(r.Header["Expect"]) == 0 {
 		req.Informer = x
 	}
@@ -42,6 +44,7 @@ func (x *exchange) passHTTP(e *route.Endpoint) {
 		return
 	}
 	resp, err := x.roundTrip(req, e)
+	reading.end()
 	if err != nil {
 		x.fail(err)
 		return
@@ -357,7 +360,7 @@ func upgrade(h http.Header) string {
 // dropped reports the client's fields that engines must not believe.
 func (g *Gateway) dropped(name string) bool {
 	switch name {
-	case ServiceHeader, graphDepth, "X-Stationmaster-Revision", "X-Model-Digest":
+	case ServiceHeader, PrefillerHeader, graphDepth, "X-Stationmaster-Revision", "X-Model-Digest":
 		return true
 	case "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port",
 		"X-Forwarded-Server", "X-Forwarded-Prefix", "X-Real-Ip":

@@ -288,6 +288,11 @@ func annotationReason(key, value string) string {
 			return err.Error()
 		}
 		return ""
+	case PrefillAnnotation:
+		if _, err := ParsePrefill(value); err != nil {
+			return err.Error()
+		}
+		return ""
 	case MirrorAnnotation:
 		if _, err := ParseMirror(value); err != nil {
 			return err.Error()

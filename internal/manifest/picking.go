@@ -35,10 +35,11 @@ func validatePicking(annotations map[string]string, at *field.Path) field.ErrorL
 	return nil
 }
 
-// onlyRuntimesPicking keeps a pod's annotations free of what a service says of picking: that is the
+// onlyRuntimesPicking keeps a pod's annotations free of what a service says of picking and prefills: that is the
 // gateway's business, and a change of it starts no pod anew. What a runtime says stays, for the
 // revision is where gateways find it.
 func onlyRuntimesPicking(pod map[string]string, runtime string) {
+	delete(pod, PrefillAnnotation)
 	if delete(pod, PickingAnnotation); runtime != "" {
 		pod[PickingAnnotation] = runtime
 	}

@@ -24,6 +24,7 @@ func ValidateRuntime(r NamedRuntime, others []NamedRuntime) field.ErrorList {
 	at := field.NewPath("spec", "supportedModelFormats")
 	errs := validateFormats(r.Spec, at)
 	errs = append(errs, validatePodAnnotations(r.Spec.Annotations, field.NewPath("spec", "annotations"))...)
+	errs = append(errs, forbidPrefill(r.Spec.Annotations, field.NewPath("spec", "annotations"))...)
 	for i, c := range r.Spec.Containers {
 		errs = append(errs, validateEnv(c.Env, field.NewPath("spec", "containers").Index(i))...)
 	}

@@ -231,6 +231,16 @@ func TestValidate(t *testing.T) {
 			}),
 			want: []string{`metadata.annotations[stationmaster.dev/picking]: Invalid value: "fastest": there is no "fastest": the scorers are round-robin,`, "spec.predictor.annotations[stationmaster.dev/picking]"},
 		},
+		"another service that reads the prompts": {is: with(func(s is) { annotate(s, PrefillAnnotation, "iris-prefill, protocol=header, min-tokens=9") })},
+		"who can't read the prompts": {
+			is: with(func(s is) {
+				annotate(s, PrefillAnnotation, s.Name)
+				s.Spec.Predictor.Annotations = map[string]string{PrefillAnnotation: "p, protocol=nixl"}
+				s.Spec.Transformer = &v1beta1.TransformerSpec{}
+				s.Spec.Transformer.Annotations = map[string]string{PrefillAnnotation: "p"}
+			}),
+			want: []string{"metadata.annotations[stationmaster.dev/prefill]: Invalid value: \"iris\": is the service itself", "spec.predictor.annotations[stationmaster.dev/prefill]: Invalid value", "spec.transformer.annotations[stationmaster.dev/prefill]: Forbidden", "spec.transformer.containers"},
+		},
 		"an unknown autoscaler": {is: with(func(s is) { annotate(s, AutoscalerClassAnnotation, "magic") }), want: []string{"metadata.annotations[serving.kserve.io/autoscalerClass]: Unsupported value"}},
 		"a metric without its source": {is: with(func(s is) {
 			s.Spec.Predictor.AutoScaling = &v1beta1.AutoScalingSpec{Metrics: []v1beta1.MetricsSpec{{Type: "External", Resource: &v1beta1.ResourceMetricSource{}}}}

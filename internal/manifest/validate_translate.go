@@ -51,11 +51,15 @@ func validateEveryPodAnnotations(is *v1beta1.InferenceService) field.ErrorList {
 	spec := field.NewPath("spec")
 	errs := validatePodAnnotations(is.Annotations, field.NewPath("metadata", "annotations"))
 	errs = append(errs, validatePodAnnotations(is.Spec.Predictor.Annotations, spec.Child("predictor", "annotations"))...)
+	errs = append(errs, validatePrefill(is.Name, is.Annotations, field.NewPath("metadata", "annotations"))...)
+	errs = append(errs, validatePrefill(is.Name, is.Spec.Predictor.Annotations, spec.Child("predictor", "annotations"))...)
 	if t := is.Spec.Transformer; t != nil {
 		errs = append(errs, validatePodAnnotations(t.Annotations, spec.Child("transformer", "annotations"))...)
+		errs = append(errs, forbidPrefill(t.Annotations, spec.Child("transformer", "annotations"))...)
 	}
 	if e := is.Spec.Explainer; e != nil {
 		errs = append(errs, validatePodAnnotations(e.Annotations, spec.Child("explainer", "annotations"))...)
+		errs = append(errs, forbidPrefill(e.Annotations, spec.Child("explainer", "annotations"))...)
 	}
 	return errs
 }

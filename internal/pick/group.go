@@ -31,8 +31,8 @@ const (
 	stale = 20 * time.Second
 	// firstOutput is how many tokens an answer is taken to have before any was seen.
 	firstOutput = 256
-	// bytesPerToken is about what tokenizers make of text.
-	bytesPerToken = 4
+	// BytesPerToken is about what tokenizers make of text.
+	BytesPerToken = 4
 )
 
 // Name tells a replica from others: by its ID, and by where it answers, for one that was started
@@ -204,7 +204,7 @@ func (g *Group) Pick(of []*Replica, ask *Ask, not int, rnd uint64, now time.Time
 	at, probe := g.due(of, not, now)
 	c := Charge{g: g, probe: probe}
 	if g.policy.Load().ReadsPrompts() {
-		c.prompt = int64(ask.Size) / bytesPerToken
+		c.prompt = int64(ask.Size) / BytesPerToken
 		c.output = g.expected(ask)
 	}
 	if at < 0 {
@@ -230,7 +230,7 @@ func (g *Group) Take(r *Replica, ask *Ask, now time.Time) Charge {
 	defer g.mu.Unlock()
 	c := Charge{g: g, r: r}
 	if g.policy.Load().ReadsPrompts() {
-		c.prompt = int64(ask.Size) / bytesPerToken
+		c.prompt = int64(ask.Size) / BytesPerToken
 		c.output = g.expected(ask)
 	}
 	c.take()
@@ -275,7 +275,7 @@ func (g *Group) look(of []*Replica, ask *Ask, not int, now time.Time) {
 		g.states = make([]State, len(of))
 	}
 	g.states = g.states[:len(of)]
-	perRequest := g.output + float64(ask.Size)/bytesPerToken
+	perRequest := g.output + float64(ask.Size)/BytesPerToken
 	p, at := g.policy.Load(), now.UnixNano()
 	for i, r := range of {
 		s := &g.states[i]

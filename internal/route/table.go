@@ -69,6 +69,8 @@ type Backend struct {
 	// not at all. The targets that have a tag share them.
 	Log   *spec.PayloadLog
 	Batch *spec.Batching
+	// Prefill says who reads the prompts of its requests; nil for its own replicas.
+	Prefill *spec.Prefill
 }
 
 // Target is one revision with its share of the traffic.

@@ -65,13 +65,15 @@ type Component struct {
 	// Log and Batch are as in route.Backend.
 	Log   *spec.PayloadLog
 	Batch *spec.Batching
+	// Prefill is as in route.Backend.
+	Prefill *spec.Prefill
 	// Hosts are names of this component beside the usual ones, e.g. an address of its own.
 	Hosts []string
 }
 
 // NewComponent returns a component of a service with what its manifest alone says of it.
 func NewComponent(is *v1beta1.InferenceService, name spec.Component) Component {
-	return Component{Name: name, Log: manifest.PayloadLogOf(is, name), Batch: manifest.BatchingOf(is, name), Picking: manifest.PickingOf(is, name)}
+	return Component{Name: name, Log: manifest.PayloadLogOf(is, name), Batch: manifest.BatchingOf(is, name), Picking: manifest.PickingOf(is, name), Prefill: manifest.PrefillOf(is, name)}
 }
 
 // Line returns the service's line of the routing table. It names the targets that have a ready
@@ -160,7 +162,7 @@ func (s *Service) tagHosts(comp *Component, entry bool) []route.Host {
 }
 
 func (s *Service) backend(comp *Component) route.Backend {
-	b := route.Backend{Log: s.log(comp.Log), Batch: comp.Batch}
+	b := route.Backend{Log: s.log(comp.Log), Batch: comp.Batch, Prefill: comp.Prefill}
 	var cold, lingering []route.Target
 	for _, target := range comp.Route.Targets {
 		rev := s.revision(target.RevisionName)
@@ -171,6 +173,9 @@ func (s *Service) backend(comp *Component) route.Backend {
 		t := s.target(rev, pages, int(target.Percent))
 		t.Tag = target.Tag
 		t.Picking = cmp.Or(comp.Picking, strings.TrimSpace(rev.Spec.PodTemplate.Annotations[manifest.PickingAnnotation]))
+		if comp.Prefill != nil { // who reads no prompts gains nothing by those that it had
+			t.Picking = cmp.Or(t.Picking, manifest.PrefillPicking)
+		}
 		if comp.Hidden {
 			t.Endpoints = nil
 		}

@@ -287,3 +287,29 @@ func TestACollectorOfOneNameIsInTheServicesNamespace(t *testing.T) {
 		}
 	}
 }
+
+func TestLineSaysWhoReadsThePrompts(t *testing.T) {
+	is := &v1beta1.InferenceService{}
+	is.Annotations = map[string]string{manifest.PrefillAnnotation: "p, protocol=header"}
+	line := func() route.Backend {
+		c := routing.NewComponent(is, spec.Predictor)
+		c.Route = routed("predictor", "iris-1", 100)
+		return routing.Line(routing.Service{
+			Key: spec.ServiceKey{Namespace: "team", Name: "iris"}, Components: []routing.Component{c},
+			Revisions: []smv1alpha1.Revision{revision("iris-1", "predictor")},
+			Observed:  spec.Observed{Replicas: []spec.Replica{replica("iris-1", "a", spec.Ready)}},
+		}).Components[spec.Predictor]
+	}
+	want := &spec.Prefill{Service: "p", Header: true, MinTokens: 256}
+	if got := line(); !cmp.Equal(got.Prefill, want) || got.Targets[0].Picking != manifest.PrefillPicking {
+		t.Errorf("%v, picked by %q", got.Prefill, got.Targets[0].Picking)
+	}
+	is.Annotations[manifest.PickingAnnotation] = "prefix"
+	if got := line(); got.Targets[0].Picking != "prefix" {
+		t.Errorf("picked by %q", got.Targets[0].Picking)
+	}
+	is.Annotations = nil
+	if got := line(); got.Prefill != nil || got.Targets[0].Picking != "" {
+		t.Errorf("%v, picked by %q", got.Prefill, got.Targets[0].Picking)
+	}
+}
