@@ -55,6 +55,9 @@ func TestAnAgentKeepsTritonAndMLServerToTheListOfModels(t *testing.T) {
 			if runtime == "stationmaster-tritonserver-multi" && strings.Count(words, "--model-control-mode=explicit") != 2 {
 				t.Errorf("Triton isn't told to wait for what it has to load: %s", words)
 			}
+			if runtime == "stationmaster-tritonserver-multi" && strings.Count(words, "--strict-readiness=false") != 2 {
+				t.Errorf("one model that Triton can't load takes the others out of service: %s", words)
+			}
 			if runtime == "stationmaster-mlserver-multi" && env["MLSERVER_LOAD_MODELS_AT_STARTUP"] != "false" {
 				t.Errorf("MLServer loads at its start: %v", env)
 			}

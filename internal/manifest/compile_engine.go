@@ -82,6 +82,10 @@ func (e engine) defaults(over *corev1.Container, dot *subject) spec.Protocol {
 		if !e.hasModel && !hasArg(*over, "--model-control-mode") {
 			over.Args = append(over.Args, "--model-control-mode=explicit")
 		}
+		if !e.hasModel && !hasArg(*over, "--strict-readiness") {
+			// Else one model that can't be loaded, or is being loaded, takes the others out of service.
+			over.Args = append(over.Args, "--strict-readiness=false")
+		}
 		return orProtocol(e.protocol, spec.V2)
 	}
 	return e.protocol

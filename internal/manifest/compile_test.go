@@ -106,7 +106,7 @@ func TestEnginesGetKServesDefaults(t *testing.T) {
 		},
 		"Triton without a model": {
 			predictor: "{triton: {}}", wantImage: "nvcr.io/nvidia/tritonserver:23.05-py3", wantProtocol: spec.V2,
-			wantArgs: []string{"tritonserver", "--model-store=/mnt/models", "--grpc-port=9000", "--http-port=8080", "--allow-grpc=true", "--allow-http=true", "--model-control-mode=explicit"},
+			wantArgs: []string{"tritonserver", "--model-store=/mnt/models", "--grpc-port=9000", "--http-port=8080", "--allow-grpc=true", "--allow-http=true", "--model-control-mode=explicit", "--strict-readiness=false"},
 		},
 		"Triton with a model and args": {
 			predictor: "{triton: {runtimeVersion: 20.10-py3, args: [--log-verbose=1]" + uri + "}}", wantImage: "nvcr.io/nvidia/tritonserver:20.10-py3", wantProtocol: spec.V2,

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import textwrap
+import time
 
 import numpy as np
 import pytest
@@ -136,6 +137,14 @@ class TestManyModels:
         assert ready["status"] == "False" and "serves on" in ready["message"], ready
         assert engine.says("keeps") == 2
         engine.up.kubectl("delete", "trainedmodel", "keeps")
+
+    def test_one_that_can_not_be_loaded_keeps_nobody_away(self, engine):
+        engine.apply("cannot", engine.folder / "broken", ready=False)
+        eventually(lambda: condition(engine.up, "cannot").get("reason") == "ModelNotLoaded", 60)
+        for _ in range(30):  # longer than a replica's readiness takes to follow
+            assert engine.says(f"{engine.process}-1") == 1
+            time.sleep(0.2)
+        engine.up.kubectl("delete", "trainedmodel", "cannot")
 
     def test_what_does_not_fit_beside_the_others_is_refused(self, engine):
         engine.apply("fits-not", 0, ready=False, memory="1534Mi")
