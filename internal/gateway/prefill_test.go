@@ -6,8 +6,10 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -337,5 +339,38 @@ func TestReadersHaveTheirLimit(t *testing.T) {
 	g.stop()
 	if got := counted(t, reg, "stationmaster_prefill_total", "result"); !maps.Equal(got, map[string]float64{"done": 1, "unavailable": 1}) {
 		t.Errorf("counted %v", got)
+	}
+}
+
+// What was read goes along where a request is made once more, whatever its size.
+func TestAPromptIsReadOnceForARequestThatIsMadeTwice(t *testing.T) {
+	for name, words := range map[string]int{"small": 100, "large": 30_000} {
+		t.Run(name, func(t *testing.T) {
+			s := new(split)
+			var died atomic.Bool
+			m := fleet(t, "m", "least-tokens", 2, func(replica string) http.HandlerFunc {
+				return func(w http.ResponseWriter, r *http.Request) {
+					s.goesOn(replica)(httptest.NewRecorder(), r)
+					if died.CompareAndSwap(false, true) {
+						panic(http.ErrAbortHandler)
+					}
+					_, _ = io.WriteString(w, `{"choices":[]}`)
+				}
+			})
+			g := start(t, nil, fleet(t, "p", "", 1, s.reads), readBy(m, "p"))
+			prompt := strings.Repeat("word ", words)
+			a := do(t, client(t), request(t, http.MethodPost, g.url("/v1/completions"), fmt.Sprintf(`{"model":"m","prompt":%q}`, prompt)))
+			if a.StatusCode != http.StatusOK || len(s.prefill) != 1 || len(s.decode) != 2 {
+				t.Fatalf("%d %s: read %d times, asked %d times", a.StatusCode, a.body, len(s.prefill), len(s.decode))
+			}
+			for _, d := range s.decode {
+				if d.body["kv_transfer_params"] == nil || d.body["prompt"] != prompt {
+					t.Errorf("%s got another body", d.replica)
+				}
+			}
+			if s.decode[0].replica == s.decode[1].replica {
+				t.Errorf("both were at %s", s.decode[0].replica)
+			}
+		})
 	}
 }
