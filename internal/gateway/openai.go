@@ -180,6 +180,9 @@ func (a *asked) body(read []byte) io.ReadCloser {
 
 func (a *asked) readJSON(body io.Reader, most int) error {
 	for size := upstream.WholeBody; ; size *= 2 {
+		if a.length >= 0 && size > upstream.WholeBody {
+			size = max(size, maxForUsage) // fill takes no more than was announced, and a first part came
+		}
 		size = min(size, most)
 		if err := a.fill(body, size); err != nil {
 			return err
