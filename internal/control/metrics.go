@@ -171,7 +171,7 @@ func onlyResources(m *demand.Metrics) bool {
 
 // ofRevision returns a component's metrics with what its revision asks for, and its replicas.
 func ofRevision(m *demand.Metrics, rev *smv1alpha1.Revision, replicas []spec.Replica, oneMachine bool) *demand.Metrics {
-	out := &demand.Metrics{HPA: m.HPA}
+	out := &demand.Metrics{HPA: m.HPA, Security: routing.Security(rev)}
 	for _, s := range m.Sources {
 		if s.Resource != nil && s.Resource.Percent {
 			use := *s.Resource

@@ -3,6 +3,7 @@ package demand
 import (
 	"time"
 
+	"stationmaster.dev/stationmaster/internal/enginetls"
 	"stationmaster.dev/stationmaster/internal/scale"
 )
 
@@ -15,6 +16,8 @@ type Metrics struct {
 	Replicas []Replica
 	// Engine is the name of the adapter of the engine that they run; empty means not known.
 	Engine string
+	// Security is how pages with https are reached.
+	Security enginetls.Security
 }
 
 // Replica is where one replica's metrics are.

@@ -426,12 +426,12 @@ func (c *call) open(ctx context.Context, e *route.Endpoint) (cs grpc.ClientStrea
 }
 
 func (c *call) openOn(ctx context.Context, e *route.Endpoint) (grpc.ClientStream, func(), error) {
-	conn, err := c.g.dialer.Begin(ctx, e.GRPC)
+	conn, err := c.g.dialer.Begin(ctx, grpcPlace(e))
 	if err != nil {
 		return nil, nil, err
 	}
 	options := []grpc.CallOption{grpc.ForceCodecV2(frame.Codec)}
-	if authority := c.md[":authority"]; len(authority) == 1 {
+	if authority := c.md[":authority"]; len(authority) == 1 && !e.Security.On() { // over TLS it is the certificate's name
 		options = append(options, grpc.CallAuthority(authority[0]))
 	}
 	cs, err := conn.NewStream(ctx, &streamDesc, c.method, options...)

@@ -157,7 +157,7 @@ func (x *exchange) invoke(ctx context.Context, e *route.Endpoint, method string,
 }
 
 func (x *exchange) invokeOn(ctx context.Context, e *route.Endpoint, method string, in, out proto.Message) (unsent bool, _ error) {
-	conn, err := x.g.dialer.Begin(ctx, e.GRPC)
+	conn, err := x.g.dialer.Begin(ctx, grpcPlace(e))
 	if err != nil {
 		return true, err
 	}

@@ -3,6 +3,7 @@ package gateway
 import (
 	"sync/atomic"
 
+	"stationmaster.dev/stationmaster/internal/gateway/grpcpool"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
 	"stationmaster.dev/stationmaster/internal/lora"
 	"stationmaster.dev/stationmaster/internal/pick"
@@ -18,9 +19,9 @@ type view struct {
 	table     *route.Table
 	targets   map[*route.Target]*target
 	endpoints map[*route.Endpoint]*endpoint
-	// grpcAddrs are the addresses that the table has.
-	grpcAddrs map[string]bool
-	graphs    map[*route.Service]*graphView
+	// grpcPlaces are the places for gRPC that the table has.
+	grpcPlaces map[grpcpool.Place]bool
+	graphs     map[*route.Service]*graphView
 	// adapters are the LoRA adapters of the replicas; nil where nothing is known of any.
 	adapters *adapters
 	// batches says that the requests of some component are put together.
@@ -97,10 +98,10 @@ func (g *Gateway) newView(table *route.Table, known *lora.Known) *view {
 		last = *l
 	}
 	v := &view{
-		table:     table,
-		targets:   make(map[*route.Target]*target, len(last.targets)),
-		endpoints: make(map[*route.Endpoint]*endpoint, len(last.endpoints)),
-		grpcAddrs: make(map[string]bool, len(last.grpcAddrs)),
+		table:      table,
+		targets:    make(map[*route.Target]*target, len(last.targets)),
+		endpoints:  make(map[*route.Endpoint]*endpoint, len(last.endpoints)),
+		grpcPlaces: make(map[grpcpool.Place]bool, len(last.grpcPlaces)),
 	}
 	v.load = func(e *route.Endpoint) int64 {
 		n := v.endpoints[e].calls.Load()
@@ -109,7 +110,7 @@ func (g *Gateway) newView(table *route.Table, known *lora.Known) *view {
 		}
 		return n
 	}
-	httpAddrs := make(map[string]bool, len(last.endpoints))
+	httpPlaces := make(map[upstream.Place]bool, len(last.endpoints))
 	live := make(map[targetKey]bool, len(last.targets))
 	kept := map[placesKey]*places{}
 	groups := make(map[targetKey]*pick.Group, len(last.targets))
@@ -134,21 +135,22 @@ func (g *Gateway) newView(table *route.Table, known *lora.Known) *view {
 			v.targets[t] = vt
 			for j := range t.Endpoints {
 				e := &t.Endpoints[j]
-				ve := &endpoint{calls: g.dialer.Calls(e.GRPC)}
+				ve := &endpoint{calls: g.dialer.Calls(grpcPlace(e))}
 				if e.HTTP != "" {
-					ve.http = g.pool.Host(e.HTTP)
-					httpAddrs[e.HTTP] = true
+					at := upstream.Place{Addr: e.HTTP, Security: e.Security}
+					ve.http = g.pool.At(at)
+					httpPlaces[at] = true
 				}
 				if t.Limit > 0 {
 					ve.places = g.placesOf(placesKey{key, e.Replica}, t.Limit, kept)
 				}
-				v.grpcAddrs[e.GRPC] = true
+				v.grpcPlaces[grpcPlace(e)] = true
 				v.endpoints[e] = ve
 			}
 		}
 	}
 	v.graphs = g.viewGraphs(table, live)
-	g.pool.Prune(func(addr string) bool { return httpAddrs[addr] })
+	g.pool.Prune(func(at upstream.Place) bool { return httpPlaces[at] })
 	g.dialer.Prune(v.hasGRPC)
 	g.metrics.prune(func(key targetKey) bool { return live[key] })
 	g.payloads.Prune(func(key spec.ServiceKey) bool { _, known := table.Named(key, "/"); return known })
@@ -187,4 +189,9 @@ func (v *view) wakes(b *route.Backend) *meter {
 	return v.targets[most].meter
 }
 
-func (v *view) hasGRPC(addr string) bool { return v.grpcAddrs[addr] }
+func (v *view) hasGRPC(at grpcpool.Place) bool { return v.grpcPlaces[at] }
+
+// grpcPlace is where an endpoint takes gRPC calls.
+func grpcPlace(e *route.Endpoint) grpcpool.Place {
+	return grpcpool.Place{Addr: e.GRPC, Security: e.Security}
+}

@@ -11,6 +11,7 @@ import (
 	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+	"stationmaster.dev/stationmaster/internal/enginetls"
 )
 
 // with returns a valid service after change.
@@ -240,6 +241,14 @@ func TestValidate(t *testing.T) {
 				s.Spec.Transformer.Annotations = map[string]string{PrefillAnnotation: "p"}
 			}),
 			want: []string{"metadata.annotations[stationmaster.dev/prefill]: Invalid value: \"iris\": is the service itself", "spec.predictor.annotations[stationmaster.dev/prefill]: Invalid value", "spec.transformer.annotations[stationmaster.dev/prefill]: Forbidden", "spec.transformer.containers"},
+		},
+		"TLS to engines": {is: with(func(s is) { annotate(s, enginetls.Annotation, "verify") })},
+		"TLS to engines that can't be": {
+			is: with(func(s is) {
+				annotate(s, enginetls.Annotation, "yes")
+				s.Spec.Predictor.Annotations = map[string]string{enginetls.RootsAnnotation: "my-ca"}
+			}),
+			want: []string{`metadata.annotations[stationmaster.dev/engine-tls]: Invalid value: "yes"`, "stationmaster.dev/engine-ca: it must be certificates as PEM"},
 		},
 		"an unknown autoscaler": {is: with(func(s is) { annotate(s, AutoscalerClassAnnotation, "magic") }), want: []string{"metadata.annotations[serving.kserve.io/autoscalerClass]: Unsupported value"}},
 		"a metric without its source": {is: with(func(s is) {

@@ -4,6 +4,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+	"stationmaster.dev/stationmaster/internal/enginetls"
 	"stationmaster.dev/stationmaster/internal/translate"
 )
 
@@ -30,6 +31,14 @@ func validateCredentials(annotations map[string]string, at *field.Path) field.Er
 	}
 }
 
+// validateEngineTLS refuses what no engine could be reached over TLS by, in the annotations at a path.
+func validateEngineTLS(annotations map[string]string, at *field.Path) field.ErrorList {
+	if err := enginetls.Check(annotations); err != nil {
+		return field.ErrorList{field.Invalid(at.Key(enginetls.Annotation), annotations[enginetls.Annotation], err.Error())}
+	}
+	return nil
+}
+
 // validateTranslation refuses what a translation couldn't be made by, in the annotations at a path.
 func validateTranslation(annotations map[string]string, at *field.Path) field.ErrorList {
 	text := annotations[TranslateAnnotation]
@@ -43,6 +52,7 @@ func validateTranslation(annotations map[string]string, at *field.Path) field.Er
 func validatePodAnnotations(annotations map[string]string, at *field.Path) field.ErrorList {
 	errs := append(validateTranslation(annotations, at), validateCredentials(annotations, at)...)
 	errs = append(errs, validatePicking(annotations, at)...)
+	errs = append(errs, validateEngineTLS(annotations, at)...)
 	return append(errs, validateEngine(annotations, at)...)
 }
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"stationmaster.dev/stationmaster/internal/demand"
+	"stationmaster.dev/stationmaster/internal/enginetls"
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/wire/exposition"
 )
@@ -37,12 +38,24 @@ var errNoPage = errors.New("it has no page of metrics that is reached here")
 // for they stand in statuses; nothing of what an unknown server answers is in them.
 type client struct{ http.Client }
 
-func newClient() client {
+func newClient() client { return clientOver(enginetls.Security{}) }
+
+// over is a client of engines that are reached by a Security. Over TLS it keeps no connections, so
+// that nothing of it is left when it has been used.
+func (c client) over(security enginetls.Security) client {
+	if !security.On() {
+		return c
+	}
+	return clientOver(security)
+}
+
+func clientOver(security enginetls.Security) client {
 	dialer := net.Dialer{Timeout: patience, Control: notLinkLocal}
 	return client{http.Client{
 		Transport: &http.Transport{
 			DialContext: dialer.DialContext, MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second,
-			TLSHandshakeTimeout: patience, MaxResponseHeaderBytes: 64 << 10,
+			TLSHandshakeTimeout: patience, MaxResponseHeaderBytes: 64 << 10, TLSClientConfig: security.Config(),
+			DisableKeepAlives: security.On(),
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}

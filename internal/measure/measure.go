@@ -188,7 +188,7 @@ func hasReplica(replicas []demand.Replica, id string) bool {
 
 // engines sums up what the replicas tell.
 func (m *Meter) engines(ctx context.Context, all *demand.Metrics, of demand.EngineMetric, kept map[string]*series) (scale.Measurement, error) {
-	read, err := m.client.reader(of.Query, all.Engine)
+	read, err := m.client.over(all.Security).reader(of.Query, all.Engine)
 	if err != nil {
 		return scale.Measurement{}, err
 	}

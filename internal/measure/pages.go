@@ -49,7 +49,7 @@ func (s *Sampler) targets(w http.ResponseWriter, r *http.Request) {
 func (s *Sampler) page(w http.ResponseWriter, r *http.Request) {
 	for e := range endpoints(s.table.Load()) {
 		if e.Service.Namespace == r.PathValue("namespace") && e.Service.Name == r.PathValue("service") && e.Replica == r.PathValue("replica") {
-			s.relay(w, r, e.page)
+			s.relay(w, r, e)
 			return
 		}
 	}
@@ -57,11 +57,11 @@ func (s *Sampler) page(w http.ResponseWriter, r *http.Request) {
 }
 
 // relay answers with an engine's page, as much of it as there may be.
-func (s *Sampler) relay(w http.ResponseWriter, r *http.Request, page string) {
+func (s *Sampler) relay(w http.ResponseWriter, r *http.Request, e endpoint) {
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
 	begun := false
-	err := s.client.page(ctx, page, maxPage, func(body io.Reader) error {
+	err := s.client.over(e.security).page(ctx, e.page, maxPage, func(body io.Reader) error {
 		begun = true
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		_, err := io.Copy(w, body)

@@ -11,6 +11,7 @@ import (
 
 	"stationmaster.dev/stationmaster/internal/engine"
 	"stationmaster.dev/stationmaster/internal/engine/adapter"
+	"stationmaster.dev/stationmaster/internal/enginetls"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
 	"stationmaster.dev/stationmaster/internal/state"
@@ -106,10 +107,12 @@ type watched struct {
 	sample  Sample
 	adapter *adapter.Adapter
 	page    string
-	address string
-	next    time.Time
-	busy    bool
-	pause   time.Duration
+	// security is how a page with https is reached.
+	security enginetls.Security
+	address  string
+	next     time.Time
+	busy     bool
+	pause    time.Duration
 }
 
 // found is what came of a look.
@@ -180,11 +183,11 @@ func follow(all map[ReplicaKey]*watched, t *route.Table, now time.Time) (changed
 			continue
 		}
 		kept[e.ReplicaKey] = true
-		if w := all[e.ReplicaKey]; w != nil && w.page == e.page && w.address == e.address && w.adapter == a {
+		if w := all[e.ReplicaKey]; w != nil && w.page == e.page && w.security == e.security && w.address == e.address && w.adapter == a {
 			continue
 		}
 		all[e.ReplicaKey] = &watched{
-			sample: Sample{ReplicaKey: e.ReplicaKey, Engine: a.Name, Address: e.address}, adapter: a, page: e.page, address: e.address,
+			sample: Sample{ReplicaKey: e.ReplicaKey, Engine: a.Name, Address: e.address}, adapter: a, page: e.page, security: e.security, address: e.address,
 			next: now.Add(rand.N(soon)), //nolint:gosec // spreads load, guards nothing
 		}
 		changed = true
@@ -202,6 +205,7 @@ func follow(all map[ReplicaKey]*watched, t *route.Table, now time.Time) (changed
 type endpoint struct {
 	ReplicaKey
 	page, address, engine string
+	security              enginetls.Security
 }
 
 // endpoints yields each replica of a table that has a page of metrics once.
@@ -217,7 +221,7 @@ func endpoints(t *route.Table) func(yield func(endpoint) bool) {
 						continue
 					}
 					told[key] = true
-					if !yield(endpoint{key, e.Metrics, e.HTTP, target.Engine}) {
+					if !yield(endpoint{key, e.Metrics, e.HTTP, target.Engine, e.Security}) {
 						return
 					}
 				}
@@ -241,7 +245,11 @@ func due(all map[ReplicaKey]*watched, now time.Time) []*watched {
 func (s *Sampler) lookAt(ctx context.Context, w *watched) found {
 	ctx, cancel := context.WithTimeout(ctx, samplePatience)
 	defer cancel()
-	reading, err := s.look(ctx, w.page, w.adapter)
+	look := s.look
+	if w.security.On() {
+		look = s.client.over(w.security).read
+	}
+	reading, err := look(ctx, w.page, w.adapter)
 	return found{w, time.Now(), reading, err}
 }
 

@@ -6,6 +6,7 @@ package route
 import (
 	"time"
 
+	"stationmaster.dev/stationmaster/internal/enginetls"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -128,4 +129,6 @@ type Endpoint struct {
 	// Metrics is the URL of the page on which it tells its own metrics; empty means that it has none
 	// that is reached.
 	Metrics string
+	// Security is how HTTP and GRPC are reached.
+	Security enginetls.Security
 }

@@ -9,6 +9,7 @@ import (
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/engine"
 	"stationmaster.dev/stationmaster/internal/engine/adapter"
+	"stationmaster.dev/stationmaster/internal/enginetls"
 	"stationmaster.dev/stationmaster/internal/manifest"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
@@ -41,6 +42,8 @@ type Pages struct {
 	path string
 	// port is empty where it is that for HTTP.
 	port string
+	// security is how the port for HTTP is reached; others are without TLS.
+	security enginetls.Security
 	// elsewhere says that on one machine the port isn't that for HTTP.
 	elsewhere bool
 }
@@ -57,7 +60,7 @@ func PagesOf(rev *smv1alpha1.Revision, inCluster bool) Pages {
 		}
 		path, own = cmp.Or(path, a.Page.Path), a.Page.Port
 	}
-	p := Pages{path: cmp.Or(path, "/metrics")}
+	p := Pages{path: cmp.Or(path, "/metrics"), security: Security(rev)}
 	switch {
 	case given != "" && (inCluster && own == 0 || given != serverPort(rev)):
 		p.port = given
@@ -67,6 +70,18 @@ func PagesOf(rev *smv1alpha1.Revision, inCluster bool) Pages {
 	}
 	p.elsewhere = p.port != "" && !inCluster
 	return p
+}
+
+// Security is how a revision's engine is reached for HTTP and gRPC. What can't be read was refused
+// when it was applied; should it come here all the same, it trusts nobody.
+func Security(rev *smv1alpha1.Revision) enginetls.Security {
+	component := manifest.ComponentName(rev.Spec.Service, spec.Component(rev.Spec.Component))
+	name := component + "." + rev.Namespace + ".svc"
+	s, err := enginetls.Parse(rev.Spec.PodTemplate.Annotations, name)
+	if err != nil {
+		return enginetls.Of(enginetls.TLS{ServerName: name, Roots: "none"})
+	}
+	return s
 }
 
 // Of returns the URL of a replica's page, empty where it has none that is reached.
@@ -84,7 +99,11 @@ func (p Pages) Of(r spec.Replica) string {
 	if r.Metrics == "" {
 		port = cmp.Or(p.port, port)
 	}
-	at := url.URL{Scheme: "http", Host: net.JoinHostPort(host, port)}
+	scheme := "http"
+	if r.Metrics == "" && p.port == "" {
+		scheme = p.security.Scheme()
+	}
+	at := url.URL{Scheme: scheme, Host: net.JoinHostPort(host, port)}
 	return at.JoinPath(p.path).String()
 }
 

@@ -7,6 +7,7 @@ import (
 
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/engine"
+	"stationmaster.dev/stationmaster/internal/enginetls"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -42,6 +43,37 @@ func TestWhereAnEngineTellsItsMetrics(t *testing.T) {
 			}
 			if got := PagesOf(rev, tc.inCluster).Of(tc.replica); got != tc.want {
 				t.Errorf("%q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestEnginesOverTLS(t *testing.T) {
+	rev := &smv1alpha1.Revision{}
+	rev.Namespace, rev.Spec.Service, rev.Spec.Component = "team", "iris", "predictor"
+	rev.Spec.PodTemplate.Spec.Containers = []corev1.Container{{Name: "kserve-container", Image: "a", Ports: []corev1.ContainerPort{{ContainerPort: 8080}}}}
+	replica := spec.Replica{HTTP: "10.0.0.1:8080"}
+	for name, tc := range map[string]struct {
+		annotations map[string]string
+		want        enginetls.Security
+		page        string
+	}{
+		"not asked for":          {nil, enginetls.Security{}, "http://10.0.0.1:8080/metrics"},
+		"the component's name":   {map[string]string{enginetls.Annotation: "verify"}, enginetls.Of(enginetls.TLS{ServerName: "iris-predictor.team.svc"}), "https://10.0.0.1:8080/metrics"},
+		"a page elsewhere":       {map[string]string{enginetls.Annotation: "verify", metricsPort: "9000"}, enginetls.Of(enginetls.TLS{ServerName: "iris-predictor.team.svc"}), "http://10.0.0.1:9000/metrics"},
+		"what got past the door": {map[string]string{enginetls.Annotation: "yes"}, enginetls.Of(enginetls.TLS{ServerName: "iris-predictor.team.svc", Roots: "none"}), "https://10.0.0.1:8080/metrics"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rev.Spec.PodTemplate.Annotations = tc.annotations
+			if got := Security(rev); got != tc.want {
+				t.Errorf("%+v, want %+v", got.Config(), tc.want.Config())
+			}
+			if got := PagesOf(rev, true).Of(replica); got != tc.page {
+				t.Errorf("%q, want %q", got, tc.page)
+			}
+			s := Service{Revisions: []smv1alpha1.Revision{*rev}, Observed: spec.Observed{Replicas: []spec.Replica{{ID: "a", Revision: spec.RevisionKey{Namespace: "team"}, Phase: spec.Ready, HTTP: replica.HTTP}}}}
+			if got := s.target(rev, PagesOf(rev, true), 100).Endpoints; len(got) != 1 || got[0].Security != tc.want {
+				t.Errorf("endpoints %+v", got)
 			}
 		})
 	}

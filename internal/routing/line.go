@@ -260,9 +260,10 @@ func (s *Service) target(rev *smv1alpha1.Revision, pages Pages, percent int) rou
 // endpoints are those of a revision's replicas that are of use.
 func (s *Service) endpoints(rev *smv1alpha1.Revision, pages Pages, of func(spec.Replica) bool) []route.Endpoint {
 	var out []route.Endpoint
+	security := Security(rev)
 	for _, r := range s.Observed.Of(spec.RevisionKey{Namespace: rev.Namespace, Name: rev.Name}) {
 		if of(r) {
-			out = append(out, route.Endpoint{Replica: r.ID, HTTP: r.HTTP, GRPC: r.GRPC, Metrics: pages.Of(r)})
+			out = append(out, route.Endpoint{Replica: r.ID, HTTP: r.HTTP, GRPC: r.GRPC, Metrics: pages.Of(r), Security: security})
 		}
 	}
 	return out

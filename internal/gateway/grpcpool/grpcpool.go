@@ -14,22 +14,30 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"stationmaster.dev/stationmaster/internal/enginetls"
 	"stationmaster.dev/stationmaster/internal/errdef"
 )
 
-// Pool holds one connection per engine address; HTTP/2 carries many calls on it. It is safe for
+// Pool holds one connection per place; HTTP/2 carries many calls on it. It is safe for
 // concurrent use and starts nothing by itself.
 type Pool struct {
 	options []grpc.DialOption
 
 	mu     sync.Mutex
-	conns  map[string]*Conn
+	conns  map[Place]*Conn
 	closed bool
 }
 
-// Conn is the connection to one address.
+// Place is an address ("host:port") and how it is reached.
+type Place struct {
+	Addr     string
+	Security enginetls.Security
+}
+
+// Conn is the connection to one place.
 type Conn struct {
 	// ClientConn is nil until the first Begin.
 	*grpc.ClientConn
@@ -110,9 +118,8 @@ const Window = 1 << 20
 // New makes a pool for messages of up to maxMessage bytes each way.
 func New(maxMessage int) *Pool {
 	return &Pool{
-		conns: map[string]*Conn{},
+		conns: map[Place]*Conn{},
 		options: []grpc.DialOption{
-			grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithDefaultCallOptions(
 				grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage),
 			),
@@ -130,45 +137,50 @@ func New(maxMessage int) *Pool {
 	}
 }
 
-// entry returns an address's entry. The caller holds the lock.
-func (p *Pool) entry(addr string) *Conn {
-	c := p.conns[addr]
+// entry returns a place's entry. The caller holds the lock.
+func (p *Pool) entry(at Place) *Conn {
+	c := p.conns[at]
 	if c == nil {
 		c = &Conn{calls: new(atomic.Int64)}
-		p.conns[addr] = c
+		p.conns[at] = c
 	}
 	return c
 }
 
-// Calls returns the counter of an address's calls under way.
-func (p *Pool) Calls(addr string) *atomic.Int64 {
+// Calls returns the counter of a place's calls under way.
+func (p *Pool) Calls(at Place) *atomic.Int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.entry(addr).calls
+	return p.entry(at).calls
 }
 
-// Begin returns the connection to an address for one call, whose end is told by End. It
+// Begin returns the connection to a place for one call, whose end is told by End. It
 // connects when it is first used. It blocks for a moment, and no longer than ctx, where the
 // engine has just closed the connection. After Close it returns ErrUnavailable.
-func (p *Pool) Begin(ctx context.Context, addr string) (*Conn, error) {
-	c, err := p.take(addr)
+func (p *Pool) Begin(ctx context.Context, at Place) (*Conn, error) {
+	c, err := p.take(at)
 	if err == nil {
 		c.settle(ctx)
 	}
 	return c, err
 }
 
-func (p *Pool) take(addr string) (*Conn, error) {
+func (p *Pool) take(at Place) (*Conn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil, fmt.Errorf("gateway: %w: it is shutting down", errdef.ErrUnavailable)
 	}
-	c := p.entry(addr)
+	c := p.entry(at)
 	if c.ClientConn == nil {
-		conn, err := grpc.NewClient("passthrough:///"+addr, append(p.options, grpc.WithContextDialer(c.dial))...)
+		proof := insecure.NewCredentials()
+		if at.Security.On() {
+			proof = credentials.NewTLS(at.Security.Config())
+		}
+		conn, err := grpc.NewClient("passthrough:///"+at.Addr,
+			append(p.options, grpc.WithTransportCredentials(proof), grpc.WithContextDialer(c.dial))...)
 		if err != nil {
-			return nil, fmt.Errorf("gateway: address %q of an engine: %w", addr, err)
+			return nil, fmt.Errorf("gateway: address %q of an engine: %w", at.Addr, err)
 		}
 		c.ClientConn = conn
 	}
@@ -179,16 +191,16 @@ func (p *Pool) take(addr string) (*Conn, error) {
 // End tells that a call has ended.
 func (c *Conn) End() { c.calls.Add(-1) }
 
-// Prune drops addresses that keep doesn't want. Calls under way on them end with the connection, so an address is
+// Prune drops places that keep doesn't want. Calls under way on them end with the connection, so a place is
 // dropped only when it has none; a later Prune finds it again.
-func (p *Pool) Prune(keep func(string) bool) {
+func (p *Pool) Prune(keep func(Place) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for addr, c := range p.conns {
-		if keep(addr) || c.calls.Load() > 0 {
+	for at, c := range p.conns {
+		if keep(at) || c.calls.Load() > 0 {
 			continue
 		}
-		delete(p.conns, addr)
+		delete(p.conns, at)
 		if c.ClientConn != nil {
 			_ = c.ClientConn.Close()
 		}
@@ -200,8 +212,8 @@ func (p *Pool) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
-	for addr, c := range p.conns {
-		delete(p.conns, addr)
+	for at, c := range p.conns {
+		delete(p.conns, at)
 		if c.ClientConn != nil {
 			_ = c.ClientConn.Close()
 		}

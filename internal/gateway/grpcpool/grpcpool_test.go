@@ -41,7 +41,7 @@ func engine(t *testing.T) (addr string, stop func()) {
 }
 
 func call(p *grpcpool.Pool, addr string) error {
-	c, err := p.Begin(context.Background(), addr)
+	c, err := p.Begin(context.Background(), grpcpool.Place{Addr: addr})
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func TestCallsDoNotBeginOnConnectionsThatEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 		stop()
-		c, err := p.Begin(t.Context(), addr)
+		c, err := p.Begin(t.Context(), grpcpool.Place{Addr: addr})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,12 +77,12 @@ func TestPruneKeepsWhatIsInUse(t *testing.T) {
 	p := grpcpool.New(1 << 20)
 	defer p.Close()
 	addr, _ := engine(t)
-	none := func(string) bool { return false }
-	c, err := p.Begin(t.Context(), addr)
+	none := func(grpcpool.Place) bool { return false }
+	c, err := p.Begin(t.Context(), grpcpool.Place{Addr: addr})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := p.Calls(addr).Load(); n != 1 {
+	if n := p.Calls(grpcpool.Place{Addr: addr}).Load(); n != 1 {
 		t.Errorf("%d calls are counted", n)
 	}
 	p.Prune(none)

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
@@ -19,6 +20,8 @@ type conn struct {
 	host *Host
 	nc   net.Conn
 	raw  syscall.RawConn // nil when nc isn't a socket
+	// socket is what nc is, or what TLS is spoken over; nil when there is none.
+	socket syscall.RawConn
 	// buf[r:w] was read from nc and not yet used.
 	buf   []byte
 	small []byte
@@ -56,11 +59,17 @@ func newConn(h *Host, nc net.Conn) *conn {
 	c := &conn{host: h, nc: nc, small: make([]byte, readSize)}
 	c.buf = c.small
 	c.abortFn = c.abort
-	if sc, ok := nc.(syscall.Conn); ok {
+	under := nc
+	secured, secure := nc.(*tls.Conn)
+	if secure {
+		under = secured.NetConn()
+	}
+	if sc, ok := under.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {
-			c.raw = raw
-			c.peekFn = c.peek
-			c.turnFn = c.turn
+			c.socket, c.peekFn = raw, c.peek
+			if !secure {
+				c.raw, c.turnFn = raw, c.turn
+			}
 		}
 	}
 	return c
@@ -76,10 +85,10 @@ func (c *conn) stale() bool {
 	if c.r != c.w {
 		return true
 	}
-	if c.raw == nil {
+	if c.socket == nil {
 		return false
 	}
-	if err := c.raw.Read(c.peekFn); err != nil {
+	if err := c.socket.Read(c.peekFn); err != nil {
 		return true
 	}
 	return c.peekErr != syscall.EAGAIN && c.peekErr != syscall.EINTR //nolint:errorlint // as recvfrom gave it, on every request
@@ -358,7 +367,7 @@ func (c *conn) exchange(ctx context.Context, req *Request, into http.Header) (_ 
 
 // readable reports whether something can be read although a write failed.
 func readable(c *conn) bool {
-	if c.raw == nil || c.raw.Read(c.peekFn) != nil {
+	if c.socket == nil || c.socket.Read(c.peekFn) != nil {
 		return false
 	}
 	return c.peekErr == nil && c.peekN > 0

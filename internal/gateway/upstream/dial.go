@@ -3,6 +3,7 @@ package upstream
 import (
 	"container/list"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"sync"
 	"time"
@@ -158,6 +159,15 @@ func (h *Host) dial(ctx context.Context, deadline time.Time) (*conn, error) {
 	if err != nil {
 		h.open.Add(-1)
 		return nil, &Error{Stage: StageDial, Addr: h.addr, Err: err}
+	}
+	if h.secure != nil {
+		secured := tls.Client(nc, h.secure)
+		if err := secured.HandshakeContext(dialCtx); err != nil {
+			h.open.Add(-1)
+			_ = nc.Close()
+			return nil, &Error{Stage: StageDial, Addr: h.addr, Err: fmt.Errorf("TLS with %s: %w", h.addr, err)}
+		}
+		nc = secured
 	}
 	c := newConn(h, nc)
 	if err := c.setDeadline(deadline); err != nil {

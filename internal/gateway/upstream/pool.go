@@ -6,10 +6,13 @@ package upstream
 import (
 	"container/list"
 	"context"
+	"crypto/tls"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"stationmaster.dev/stationmaster/internal/enginetls"
 )
 
 // Config bounds a pool. The zero Config is usable.
@@ -62,23 +65,34 @@ func (c Config) withDefaults() Config {
 type Pool struct {
 	cfg   Config
 	mu    sync.Mutex
-	hosts map[string]*Host
+	hosts map[Place]*Host
+}
+
+// Place is an address ("host:port") and how it is reached.
+type Place struct {
+	Addr     string
+	Security enginetls.Security
 }
 
 // NewPool returns an empty pool.
 func NewPool(cfg Config) *Pool {
-	return &Pool{cfg: cfg.withDefaults(), hosts: map[string]*Host{}}
+	return &Pool{cfg: cfg.withDefaults(), hosts: map[Place]*Host{}}
 }
 
-// Host returns the connections to one address ("host:port"); the same for the same address,
-// until Prune has dropped it.
-func (p *Pool) Host(addr string) *Host {
+// Host returns the connections to one address ("host:port") without TLS, as At does.
+func (p *Pool) Host(addr string) *Host { return p.At(Place{Addr: addr}) }
+
+// At returns the connections to one place; the same for the same place, until Prune has dropped it.
+func (p *Pool) At(place Place) *Host {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h := p.hosts[addr]
+	h := p.hosts[place]
 	if h == nil {
-		h = &Host{addr: addr, cfg: &p.cfg}
-		p.hosts[addr] = h
+		h = &Host{addr: place.Addr, cfg: &p.cfg, secure: place.Security.Config()}
+		if h.secure != nil {
+			h.secure.NextProtos = []string{"http/1.1"}
+		}
+		p.hosts[place] = h
 	}
 	return h
 }
@@ -90,14 +104,14 @@ func (p *Pool) Sweep(now time.Time) {
 	}
 }
 
-// Prune drops the hosts whose address keep denies: their idle connections close at once,
+// Prune drops the hosts whose place keep denies: their idle connections close at once,
 // those in use when their exchange ends.
-func (p *Pool) Prune(keep func(addr string) bool) {
+func (p *Pool) Prune(keep func(Place) bool) {
 	var gone []*Host
 	p.mu.Lock()
-	for addr, h := range p.hosts {
-		if !keep(addr) {
-			delete(p.hosts, addr)
+	for place, h := range p.hosts {
+		if !keep(place) {
+			delete(p.hosts, place)
 			gone = append(gone, h)
 		}
 	}
@@ -108,7 +122,7 @@ func (p *Pool) Prune(keep func(addr string) bool) {
 }
 
 // Close closes all idle connections; those in use close when their exchange ends.
-func (p *Pool) Close() { p.Prune(func(string) bool { return false }) }
+func (p *Pool) Close() { p.Prune(func(Place) bool { return false }) }
 
 func (p *Pool) all() []*Host {
 	p.mu.Lock()
@@ -124,6 +138,8 @@ func (p *Pool) all() []*Host {
 type Host struct {
 	addr string
 	cfg  *Config
+	// secure is nil where there is no TLS.
+	secure *tls.Config
 	// inflight counts exchanges that began and haven't ended.
 	inflight atomic.Int64
 	open     atomic.Int64

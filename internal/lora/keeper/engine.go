@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"stationmaster.dev/stationmaster/internal/enginetls"
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/lora"
 )
@@ -38,11 +39,11 @@ type engine struct {
 	sglang *bool
 }
 
-func newClient() *http.Client {
+func newClient(security enginetls.Security) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
 			DialContext: (&net.Dialer{Timeout: askTime}).DialContext, MaxIdleConnsPerHost: 1, IdleConnTimeout: 30 * time.Second,
-			MaxResponseHeaderBytes: 64 << 10,
+			MaxResponseHeaderBytes: 64 << 10, TLSClientConfig: security.Config(), TLSHandshakeTimeout: askTime,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"stationmaster.dev/stationmaster/internal/enginetls"
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/lora"
 	"stationmaster.dev/stationmaster/internal/route"
@@ -58,13 +59,14 @@ func New(cfg Config) *Keeper {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Keeper{cfg: cfg, client: newClient(), known: lora.Known{}}
+	return &Keeper{cfg: cfg, client: newClient(enginetls.Security{}), known: lora.Known{}}
 }
 
 // place is where an engine speaks the OpenAI API.
 type place struct {
 	address, root string
 	service       spec.ServiceKey
+	security      enginetls.Security
 }
 
 // Run keeps adapters until ctx ends, and returns nil; it has joined all it started then.
@@ -116,7 +118,7 @@ func places(t *route.Table) map[place]bool {
 			}
 			for _, e := range target.Endpoints {
 				if e.HTTP != "" {
-					out[place{e.HTTP, strings.TrimSuffix(target.OpenAI, "/"), s.Key}] = true
+					out[place{e.HTTP, strings.TrimSuffix(target.OpenAI, "/"), s.Key, e.Security}] = true
 				}
 			}
 		}
@@ -144,7 +146,11 @@ type holding struct {
 
 // keep asks one replica, and has it load what it lacks, until ctx ends.
 func (k *Keeper) keep(ctx context.Context, p place) {
-	r := &replica{Keeper: k, place: p, held: map[string]*holding{}, engine: engine{client: k.client, base: "http://" + p.address + p.root}}
+	r := &replica{Keeper: k, place: p, held: map[string]*holding{}, engine: engine{client: k.client, base: p.security.Scheme() + "://" + p.address + p.root}}
+	if p.security.On() {
+		r.engine.client = newClient(p.security)
+		defer r.engine.client.CloseIdleConnections()
+	}
 	defer func() {
 		for _, h := range r.held {
 			h.release()
