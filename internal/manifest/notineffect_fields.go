@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,6 +10,7 @@ import (
 	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	"stationmaster.dev/stationmaster/internal/pick"
+	"stationmaster.dev/stationmaster/internal/scale"
 )
 
 // fields says of each JSON field of a type what becomes of it.
@@ -326,7 +328,21 @@ func annotationReason(key, value string) string {
 			return "neither Knative nor Istio is used"
 		}
 	}
+	switch {
+	case strings.HasPrefix(key, "autoscaling.knative.dev/") && !scale.Knows(key):
+		return "Knative's autoscaler has none of that name; it has " + strings.Join(scale.Annotations(), ", ")
+	case strings.HasPrefix(key, ownPrefix) && !strings.HasPrefix(key, guardPrefix) && !slices.Contains(ownAnnotations, strings.TrimPrefix(key, ownPrefix)):
+		return "there is none of that name; there are " + strings.Join(ownAnnotations, ", ") + ", and those of a guarded rollout"
+	}
 	return ""
+}
+
+const ownPrefix = "stationmaster.dev/"
+
+// ownAnnotations are ours that an InferenceService may have, without their prefix and without those
+// of a guarded rollout, which has a family of its own.
+var ownAnnotations = []string{
+	"client-credentials", "direct-route", "engine", "mirror", "openai-root", "picking", "prefill", "sticky", "translate",
 }
 
 // readOnlyAnnotation is KServe's; "false" lets an engine write to its model, on a cluster.

@@ -266,6 +266,19 @@ func TestNotInEffect(t *testing.T) {
 				annotate(s, "serving.kserve.io/stop", "true")
 			}),
 		},
+		"annotations that are misspelt": {
+			is: with(func(s is) {
+				annotate(s, "stationmaster.dev/mirrors", "10")
+				annotate(s, "autoscaling.knative.dev/wndow", "60s")
+				annotate(s, "autoscaling.knative.dev/maxScale", "2")
+				annotate(s, "stationmaster.dev/sticky", "cookie=c")
+				annotate(s, "example.com/mirrors", "10")
+			}),
+			want: []string{
+				"metadata.annotations[autoscaling.knative.dev/wndow]",
+				"metadata.annotations[stationmaster.dev/mirrors]",
+			},
+		},
 		"annotations that are neither true nor false": {
 			is: with(func(s is) {
 				annotate(s, "serving.kserve.io/stop", "maybe")

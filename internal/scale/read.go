@@ -188,6 +188,16 @@ func Annotations() []string {
 	return names
 }
 
+// Knows reports whether Read heeds an annotation, named whole: one under autoscaling.knative.dev/ that
+// Knative has, in either spelling.
+func Knows(annotation string) bool {
+	name, ok := strings.CutPrefix(annotation, knativePrefix)
+	if old, is := oldNames[name]; is {
+		name = old
+	}
+	return ok && slices.Contains(Annotations(), name)
+}
+
 // oldNames are the spellings that Knative still takes.
 var oldNames = map[string]string{
 	"initialScale":                  "initial-scale",
