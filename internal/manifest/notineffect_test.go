@@ -14,6 +14,7 @@ import (
 
 	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+	"stationmaster.dev/stationmaster/internal/enginetls"
 )
 
 // TestEveryFieldIsClassified walks every type that a manifest can hold down to where a table
@@ -273,6 +274,9 @@ func TestNotInEffect(t *testing.T) {
 				annotate(s, "autoscaling.knative.dev/maxScale", "2")
 				annotate(s, "stationmaster.dev/sticky", "cookie=c")
 				annotate(s, "example.com/mirrors", "10")
+				annotate(s, enginetls.Annotation, enginetls.Verify)
+				annotate(s, enginetls.RootsAnnotation, "pem")
+				annotate(s, enginetls.NameAnnotation, "iris")
 			}),
 			want: []string{
 				"metadata.annotations[autoscaling.knative.dev/wndow]",
