@@ -273,6 +273,7 @@ func TestNotInEffect(t *testing.T) {
 				annotate(s, "autoscaling.knative.dev/wndow", "60s")
 				annotate(s, "autoscaling.knative.dev/maxScale", "2")
 				annotate(s, "stationmaster.dev/sticky", "cookie=c")
+				annotate(s, LocalAnnotation, "command: [serve]")
 				annotate(s, "example.com/mirrors", "10")
 				annotate(s, enginetls.Annotation, enginetls.Verify)
 				annotate(s, enginetls.RootsAnnotation, "pem")
