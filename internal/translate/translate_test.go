@@ -202,6 +202,7 @@ func TestEnginesAnswersThatAreNone(t *testing.T) {
 		"no vectors":         {[]oip.Tensor{tensor("v", oip.Int64, []int64{1, 2}, 2, 1)}, errdef.ErrUnsupported},
 		"two outputs":        {[]oip.Tensor{tensor("v", oip.FP32, []float32{1, 2}, 2, 1), tensor("w", oip.FP32, []float32{1, 2}, 2, 1)}, errdef.ErrUnsupported},
 		"vectors for tokens": {[]oip.Tensor{tensor("v", oip.FP32, make([]float32, 8), 2, 2, 2)}, errdef.ErrUnsupported},
+		"classes":            {[]oip.Tensor{tensor("probabilities", oip.FP32, make([]float32, 6), 2, 3)}, errdef.ErrUnsupported},
 	} {
 		if _, err := r.Answer(&oip.InferResponse{Outputs: tc.outputs}); !errors.Is(err, tc.kind) {
 			t.Errorf("%s: %v", name, err)

@@ -105,6 +105,12 @@ func (m *Model) embeddings(outputs []oip.Tensor, n int, lengths []int) (*vectors
 	if err != nil {
 		return nil, err
 	}
+	switch t.Name {
+	case "probabilities", "probs", "scores", "score", "relevance_score", "logits":
+		if t.Name != m.Output {
+			return nil, unsupported("output %q tells classes or scores, not vectors: ask for classify, or declare it with output=%s in the annotation %s", t.Name, t.Name, Annotation)
+		}
+	}
 	if err := t.Check(); err != nil {
 		return nil, Broken(err)
 	}
