@@ -42,11 +42,16 @@ func TestCredentialsOfTheFrontDoorStayThere(t *testing.T) {
 		return "/v1/chat/completions", `{"model":"` + model + `","messages":[]}`
 	}
 	infer := func(model string) (string, string) { return "/v1/models/" + model + ":predict", `{"instances":[]}` }
+	file := func(model string) (string, string) { return "/serving/default/" + model + "/v1/files", `{}` }
+	other := func(model string) (string, string) { return "/serving/default/" + model + "/tokenize", `{}` }
 	tests := map[string]struct {
 		ask   func(string) (string, string)
 		model string
 		want  string
 	}{
+		"also where no model is named":             {file, "unsaid", ""},
+		"there, to who checks them":                {file, "open", all},
+		"paths that aren't the API's":              {other, "unsaid", all},
 		"OpenAI's are withheld":                    {chat, "unsaid", ""},
 		"V1's go on, as in KServe":                 {infer, "unsaid", all},
 		"an engine that checks OpenAI's keys":      {chat, "open", all},

@@ -371,7 +371,9 @@ func (g *Gateway) dropped(name string) bool {
 
 // drops is which of the client's fields the chosen engine doesn't get.
 func (x *exchange) drops() func(name string) bool {
-	if withheld(x.target.Target, x.ask != nil) {
+	// Of an engine that speaks the API all paths of it are meant, also those that don't name a model.
+	api := x.ask != nil || x.target.OpenAI != "" && strings.Contains(x.match.Path, "/v1/") && !strings.Contains(x.match.Path, "/v1/models/")
+	if withheld(x.target.Target, api) {
 		return x.g.dropPrivate
 	}
 	return x.g.drop
