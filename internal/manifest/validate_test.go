@@ -195,6 +195,11 @@ func TestValidate(t *testing.T) {
 			}),
 			want: []string{`metadata.annotations[stationmaster.dev/translate]: Invalid value: "colour=red"`, "spec.predictor.annotations[stationmaster.dev/translate]"},
 		},
+		"a root of the API": {is: with(func(s is) { annotate(s, "stationmaster.dev/openai-root", "/openai") })},
+		"a root without a slash": {
+			is:   with(func(s is) { annotate(s, "stationmaster.dev/openai-root", "openai") }),
+			want: []string{`metadata.annotations[stationmaster.dev/openai-root]: Invalid value: "openai": must be the path before /v1`},
+		},
 		"whose keys reach the engine": {is: with(func(s is) { annotate(s, CredentialsAnnotation, CredentialsForward) })},
 		"keys in a way that isn't known": {
 			is:   with(func(s is) { s.Spec.Predictor.Annotations = map[string]string{CredentialsAnnotation: "yes"} }),

@@ -1,6 +1,8 @@
 package manifest
 
 import (
+	"strings"
+
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
@@ -44,6 +46,10 @@ func validateTranslation(annotations map[string]string, at *field.Path) field.Er
 	text := annotations[TranslateAnnotation]
 	if _, err := translate.ParseSettings(text); err != nil {
 		return field.ErrorList{field.Invalid(at.Key(TranslateAnnotation), text, err.Error())}
+	}
+	const key = "stationmaster.dev/openai-root"
+	if root, ok := annotations[key]; ok && root != "-" && !strings.HasPrefix(root, "/") {
+		return field.ErrorList{field.Invalid(at.Key(key), root, "must be the path before /v1, which begins with a slash (/ for none), or - to leave paths alone")}
 	}
 	return nil
 }
