@@ -173,9 +173,13 @@ var setosa = []byte(`{"id":"req-4711","inputs":[{"name":"input","shape":[1,4],"d
 // probabilities is what the README says of that input.
 var probabilities = []float64{0.9847032, 0.015296769, 6.203781e-08}
 
+// answerWithin bounds the wait for one answer: as long as a busy machine may take to start a pod, which
+// a request to a service at zero waits for.
+const answerWithin = time.Minute
+
 // rest asks once, and fails unless the answer is right.
 func (i infer) rest(ctx context.Context) (http.Header, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, i.url+"/infer", bytes.NewReader(setosa))
 	if err != nil {
@@ -256,7 +260,7 @@ func (s *installation) overGRPC(t *testing.T) *grpc.ClientConn {
 // inferGRPC asks once, and fails unless the answer is right. service is "namespace/name", or
 // empty for the one that owns the model's name.
 func inferGRPC(ctx context.Context, conn *grpc.ClientConn, service string) (metadata.MD, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	if service != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "stationmaster-service", service)
