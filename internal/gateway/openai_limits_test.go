@@ -33,7 +33,7 @@ func TestWhatEnginesSayOfTheirLimitsPasses(t *testing.T) {
 		r := request(t, http.MethodPost, g.url("/v1/chat/completions"), `{"model":"llm","stream":true}`)
 		r.Header.Set("X-Want", want)
 		a := do(t, c, r)
-		if a.StatusCode != status || status == 429 && string(a.body) != refused {
+		if a.StatusCode != status || status == 429 && a.body != refused {
 			t.Errorf("%s: %d %s", want, a.StatusCode, a.body)
 		}
 		for name, value := range said {
