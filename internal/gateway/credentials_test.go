@@ -137,3 +137,24 @@ func TestCredentialsOfCalls(t *testing.T) {
 		})
 	}
 }
+
+func TestACopyHasNoCredentialsEither(t *testing.T) {
+	seen := make(chan string, 1)
+	canary := engine(t, func(w http.ResponseWriter, r *http.Request) {
+		shown(w, r)
+		seen <- w.Header().Get("X-Shown")
+	})
+	s := shadowed(engine(t, shown), canary, 100)
+	for i := range s.Components[spec.Predictor].Targets {
+		s.Components[spec.Predictor].Targets[i].OpenAI = "/"
+	}
+	g := start(t, nil, s)
+	r := request(t, http.MethodPost, g.url("/serving/default/iris/v1/files"), "{}")
+	r.Header.Set("Authorization", "Bearer secret")
+	if a := do(t, client(t), r); a.StatusCode != http.StatusOK || a.Header.Get("X-Shown") != "" {
+		t.Fatalf("status %d, the engine saw %q", a.StatusCode, a.Header.Get("X-Shown"))
+	}
+	if got := <-seen; got != "" {
+		t.Errorf("the engine of the copy saw %q", got)
+	}
+}

@@ -97,13 +97,9 @@ func (m *mirrored) send() {
 	if name, rewrite := engineModel(&m.x.match, m.target.Target); rewrite {
 		path = m.x.match.Call.Renamed(path, name)
 	}
-	drop := g.drop
-	if withheld(m.target.Target, m.x.ask != nil) {
-		drop = g.dropPrivate
-	}
 	r := m.x.r
 	req := &upstream.Request{
-		Method: r.Method, Target: path + m.x.query, Host: r.Host, Header: r.Header.Clone(), Drop: drop,
+		Method: r.Method, Target: path + m.x.query, Host: r.Host, Header: r.Header.Clone(), Drop: m.x.drops(m.target.Target),
 		Set:           append(m.x.forwardedFields(nil), upstream.Field{Name: MirrorHeader, Value: "1"}),
 		HeaderTimeout: m.x.timeout(), IdleTimeout: g.cfg.Timeouts.Idle,
 	}

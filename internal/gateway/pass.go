@@ -26,7 +26,7 @@ func (x *exchange) passHTTP(e *route.Endpoint) {
 		Target:        x.targetPath(),
 		Host:          r.Host,
 		Header:        r.Header,
-		Drop:          x.drops(),
+		Drop:          x.drops(x.target.Target),
 		ContentLength: r.ContentLength,
 		HeaderTimeout: x.timeout(),
 		IdleTimeout:   x.g.cfg.Timeouts.Idle,
@@ -187,7 +187,7 @@ func (x *exchange) roundTrip(req *upstream.Request, e *route.Endpoint) (*upstrea
 		if other == nil || other.HTTP == "" {
 			return nil, x.clientError(err)
 		}
-		if !x.ask.suits(&x.match, t) || x.wayTo(t) != x.way || withheld(t, x.ask != nil) != withheld(x.target.Target, x.ask != nil) {
+		if !x.ask.suits(&x.match, t) || x.wayTo(t) != x.way || x.withholds(t) != x.withholds(x.target.Target) {
 			return nil, x.clientError(err)
 		}
 		clear(into)
@@ -369,14 +369,19 @@ func (g *Gateway) dropped(name string) bool {
 	return false
 }
 
-// drops is which of the client's fields the chosen engine doesn't get.
-func (x *exchange) drops() func(name string) bool {
-	// Of an engine that speaks the API all paths of it are meant, also those that don't name a model.
-	api := x.ask != nil || x.target.OpenAI != "" && strings.Contains(x.match.Path, "/v1/") && !strings.Contains(x.match.Path, "/v1/models/")
-	if withheld(x.target.Target, api) {
+// drops is which of the client's fields an engine doesn't get: the chosen one, or one that gets a copy.
+func (x *exchange) drops(t *route.Target) func(name string) bool {
+	if x.withholds(t) {
 		return x.g.dropPrivate
 	}
 	return x.g.drop
+}
+
+// withholds reports whether the client's credentials are kept from an engine. Of one that speaks the
+// OpenAI API all paths of it are meant, also those that don't name a model.
+func (x *exchange) withholds(t *route.Target) bool {
+	api := x.ask != nil || t.OpenAI != "" && strings.Contains(x.match.Path, "/v1/") && !strings.Contains(x.match.Path, "/v1/models/")
+	return withheld(t, api)
 }
 
 // withheld reports whether clients' credentials are kept from an engine; api says that the client

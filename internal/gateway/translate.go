@@ -327,7 +327,7 @@ func (x *exchange) send(e *route.Endpoint, method string, path func() string, bo
 	x.toPath = path
 	req := &x.request
 	*req = upstream.Request{
-		Method: method, Target: path(), Host: x.r.Host, Header: header, Drop: x.drops(),
+		Method: method, Target: path(), Host: x.r.Host, Header: header, Drop: x.drops(x.target.Target),
 		Body: bytes.NewReader(content), ContentLength: int64(len(content)),
 		HeaderTimeout: x.timeout(), IdleTimeout: x.g.cfg.Timeouts.Idle,
 	}
