@@ -40,10 +40,7 @@ func Compare(a, b *corev1.PodSpec, models map[string]string) (restart, later []s
 			d.restart(true, "initContainer "+c.Name)
 		}
 	}
-	for _, f := range []struct {
-		name         string
-		theirs, ours any
-	}{
+	compare(d.restart, "", []field{
 		{"serviceAccountName", a.ServiceAccountName, b.ServiceAccountName},
 		{"nodeSelector", a.NodeSelector, b.NodeSelector},
 		{"affinity", a.Affinity, b.Affinity},
@@ -59,20 +56,13 @@ func Compare(a, b *corev1.PodSpec, models map[string]string) (restart, later []s
 		{"dnsPolicy", a.DNSPolicy, b.DNSPolicy},
 		{"dnsConfig", a.DNSConfig, b.DNSConfig},
 		{"resourceClaims", a.ResourceClaims, b.ResourceClaims},
-	} {
-		d.restart(!apiequality.Semantic.DeepEqual(f.theirs, f.ours), f.name)
-	}
-	for _, f := range []struct {
-		name         string
-		theirs, ours any
-	}{
+	})
+	compare(d.later, "", []field{
 		{"securityContext", a.SecurityContext, b.SecurityContext},
 		{"automountServiceAccountToken", a.AutomountServiceAccountToken, b.AutomountServiceAccountToken},
 		{"terminationGracePeriodSeconds", a.TerminationGracePeriodSeconds, b.TerminationGracePeriodSeconds},
 		{"imagePullSecrets", a.ImagePullSecrets, b.ImagePullSecrets},
-	} {
-		d.later(!apiequality.Semantic.DeepEqual(f.theirs, f.ours), f.name)
-	}
+	})
 	return slices.Sorted(maps.Keys(d.now)), slices.Sorted(maps.Keys(d.then))
 }
 
@@ -94,6 +84,19 @@ func fetched(pod *corev1.PodSpec) map[string]string {
 	return out
 }
 
+// field is one part of a pod template, as KServe has it and as we do.
+type field struct {
+	name         string
+	theirs, ours any
+}
+
+// compare tells of each field whether it differs, by its name behind at.
+func compare(tell func(differs bool, field string), at string, fields []field) {
+	for _, f := range fields {
+		tell(!apiequality.Semantic.DeepEqual(f.theirs, f.ours), at+f.name)
+	}
+}
+
 type differences struct{ now, then map[string]bool }
 
 func (d *differences) restart(differs bool, field string) { note(&d.now, differs, field) }
@@ -113,10 +116,7 @@ func (d *differences) container(a, b *corev1.Container) {
 	at := b.Name + "."
 	ours := known(a.Env, b.Env)
 	d.later(len(ours) < len(b.Env), at+"env "+serviceEnv)
-	for _, f := range []struct {
-		name         string
-		theirs, ours any
-	}{
+	compare(d.restart, at, []field{
 		{"image", a.Image, b.Image},
 		{"command", a.Command, b.Command},
 		{"args", a.Args, b.Args},
@@ -125,13 +125,8 @@ func (d *differences) container(a, b *corev1.Container) {
 		{"envFrom", a.EnvFrom, b.EnvFrom},
 		{"resources", a.Resources, b.Resources},
 		{"volumeDevices", a.VolumeDevices, b.VolumeDevices},
-	} {
-		d.restart(!apiequality.Semantic.DeepEqual(f.theirs, f.ours), at+f.name)
-	}
-	for _, f := range []struct {
-		name         string
-		theirs, ours any
-	}{
+	})
+	compare(d.later, at, []field{
 		{"ports", a.Ports, b.Ports},
 		{"startupProbe", a.StartupProbe, b.StartupProbe},
 		{"readinessProbe", a.ReadinessProbe, b.ReadinessProbe},
@@ -140,9 +135,7 @@ func (d *differences) container(a, b *corev1.Container) {
 		{"securityContext", a.SecurityContext, b.SecurityContext},
 		{"imagePullPolicy", a.ImagePullPolicy, b.ImagePullPolicy},
 		{"terminationMessagePolicy", a.TerminationMessagePolicy, b.TerminationMessagePolicy},
-	} {
-		d.later(!apiequality.Semantic.DeepEqual(f.theirs, f.ours), at+f.name)
-	}
+	})
 }
 
 // mount is what a container finds at a path.
