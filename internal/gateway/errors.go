@@ -143,6 +143,30 @@ func retryAfter(err error) int {
 	return int(min((l.after+time.Second-1)/time.Second, 3600))
 }
 
+// engineBackOff is what a client of the OpenAI API is told to wait where an engine refuses it for now
+// and doesn't say for how long: as a rule the next place is free with the next answer.
+const engineBackOff = time.Second
+
+// busy reports the statuses that refuse a request for now.
+func busy(status int) bool {
+	return status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable
+}
+
+// backOff says when to try again where an engine's own refusal for now, of which h are the fields, doesn't.
+// What the engine says stays: OpenAI's clients read Retry-After-Ms first, all others Retry-After.
+func backOff(h http.Header) {
+	if len(h["Retry-After"]) > 0 {
+		return
+	}
+	wait := engineBackOff
+	if own := h["Retry-After-Ms"]; len(own) == 0 {
+		h["Retry-After-Ms"] = []string{strconv.FormatInt(wait.Milliseconds(), 10)}
+	} else if ms, err := strconv.ParseFloat(own[0], 64); err == nil && ms >= 0 && ms < 1e9 {
+		wait = time.Duration(ms * float64(time.Millisecond))
+	}
+	h["Retry-After"] = []string{strconv.Itoa(max(1, int((wait+time.Second-1)/time.Second)))}
+}
+
 // whenBack is how long a backend without a ready replica takes to have one again: as long as a
 // start took, or until what failed is tried again, if that is longer. Zero means not known.
 func whenBack(b *route.Backend, now time.Time) time.Duration {

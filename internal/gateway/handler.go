@@ -51,7 +51,7 @@ type exchange struct {
 	status int
 	// request and fields are what goes to an engine over HTTP.
 	request upstream.Request
-	fields  [6]upstream.Field
+	fields  [8]upstream.Field
 	// started says that the response's head went out.
 	started bool
 	// ahead is what was read of a body of V2's generate, nil where nothing had to be.

@@ -13,7 +13,15 @@ type tokenMetrics struct {
 	tokens *prometheus.CounterVec
 	first  *prometheus.HistogramVec
 	gap    *prometheus.HistogramVec
+	// unread counts answers whose usage isn't known, by the reasons below.
+	unread *prometheus.CounterVec
 }
+
+// Why an answer's usage isn't known.
+const (
+	unreadEncoding = "encoding"
+	unreadSize     = "size"
+)
 
 // The buckets are those of OpenTelemetry's gen_ai.server.time_to_first_token and
 // time_per_output_token.
@@ -34,17 +42,22 @@ func newTokenMetrics() tokenMetrics {
 			Help:    "Time from one piece of data of a stream to the next.",
 			Buckets: []float64{.0025, .005, .01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5},
 		}, labels),
+		unread: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "stationmaster_usage_unread_total",
+			Help: "Answers that may tell a usage and weren't read: of an encoding that the gateway doesn't know, or of a size beyond what it keeps.",
+		}, []string{"namespace", "service", "revision", "reason"}),
 	}
 }
 
 func (m *tokenMetrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.tokens, m.first, m.gap}
+	return []prometheus.Collector{m.tokens, m.first, m.gap, m.unread}
 }
 
 func (m *tokenMetrics) prune(labels prometheus.Labels) {
 	m.tokens.DeletePartialMatch(labels)
 	m.first.DeletePartialMatch(labels)
 	m.gap.DeletePartialMatch(labels)
+	m.unread.DeletePartialMatch(labels)
 }
 
 // tally counts what one answer says.

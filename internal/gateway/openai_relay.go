@@ -59,7 +59,9 @@ type relay struct {
 	// last is when the client last got something.
 	last time.Time
 	// begun says that the head of a stream went out before the engine's answer.
-	begun  bool
+	begun bool
+	// own says that the body's bytes aren't the engine's.
+	own    bool
 	closed bool
 	status int
 	kept   []byte
@@ -107,6 +109,7 @@ func (r *relay) WriteHeader(status int) {
 	case good && strings.HasPrefix(kind, "text/event-stream"):
 		r.mode = events
 		delete(r.header, "Content-Length") // frames may go or change
+		r.own = true
 		if r.header.Get("Cache-Control") == "" {
 			r.header["Cache-Control"] = []string{"no-cache"}
 		}
@@ -122,6 +125,9 @@ func (r *relay) WriteHeader(status int) {
 		r.mode = watched
 	default:
 		r.mode = plain
+		if encoded && status == http.StatusOK {
+			r.unread(unreadEncoding)
+		}
 	}
 	r.head()
 }
@@ -131,8 +137,19 @@ func (r *relay) head() {
 	if r.begun {
 		return
 	}
+	if r.own {
+		disown(r.header)
+	}
 	maps.Copy(r.to.Header(), r.header)
 	r.to.WriteHeader(r.status)
+}
+
+// unread notes that what an answer says of its usage isn't known.
+func (r *relay) unread(why string) {
+	if r.x.target != nil {
+		k := &r.x.target.metrics.key
+		r.x.g.metrics.generated.unread.WithLabelValues(k.service.Namespace, k.service.Name, k.revision, why).Inc()
+	}
 }
 
 func (r *relay) Write(p []byte) (int, error) {
@@ -146,6 +163,7 @@ func (r *relay) Write(p []byte) (int, error) {
 	case changed:
 		if r.kept = append(r.kept, p...); len(r.kept) > maxChanged {
 			r.mode = plain
+			r.unread(unreadSize)
 			r.head()
 			_, err = r.to.Write(r.kept)
 			r.kept = nil
@@ -157,6 +175,7 @@ func (r *relay) Write(p []byte) (int, error) {
 	case watched:
 		if len(r.kept)+len(p) > maxKept {
 			r.mode, r.kept = plain, nil
+			r.unread(unreadSize)
 		} else {
 			r.kept = append(r.kept, p...)
 		}
@@ -359,7 +378,9 @@ func (r *relay) finish() {
 					edits = append(edits, e)
 				}
 			}
-			body = openai.Apply(body, edits...)
+			if r.own = r.own || len(edits) > 0; r.own {
+				body = openai.Apply(body, edits...)
+			}
 		}
 		r.header["Content-Length"] = []string{strconv.Itoa(len(body))}
 		r.head()
@@ -368,6 +389,9 @@ func (r *relay) finish() {
 		otherwise := openai.Error{Message: "the engine answered with something else than a stream", Type: "server_error"}
 		_, _ = r.to.Write(openai.Frame(openai.InStream(r.kept, otherwise)))
 		r.flush()
+	}
+	if r.own {
+		disown(r.header)
 	}
 	maps.Copy(r.to.Header(), r.header) // trailers
 }

@@ -31,7 +31,7 @@ func (x *exchange) passHTTP(e *route.Endpoint) {
 		HeaderTimeout: x.timeout(),
 		IdleTimeout:   x.g.cfg.Timeouts.Idle,
 	}
-	req.Set = reading.fields(x.forwardedFields(x.fields[:0]))
+	req.Set = x.readable(reading.fields(x.forwardedFields(x.fields[:0])))
 	if r.ProtoAtLeast(1, 1) && len(r.Header["Expect"]) == 0 {
 		req.Informer = x
 	}
@@ -251,12 +251,17 @@ func (x *exchange) reply(resp *upstream.Response) {
 	if len(resp.Announced) > 0 {
 		h["Trailer"] = append(h["Trailer"], resp.Announced...)
 	}
+	if busy(resp.Status) && x.speaksOpenAI() {
+		backOff(h)
+	}
+	body, done := x.plainAnswer(resp)
+	defer done()
 	x.status = resp.Status
 	var piece []byte
 	var err error
-	if resp.ContentLength >= 0 || resp.Ready() {
+	if resp.ContentLength >= 0 || body.Ready() {
 		// An engine that dies here can still be answered for.
-		if piece, err = resp.Next(); err != nil && !errors.Is(err, io.EOF) {
+		if piece, err = body.Next(); err != nil && !errors.Is(err, io.EOF) {
 			x.closeResponse(resp)
 			x.upstreamFailed(err)
 			x.fail(err)
@@ -276,11 +281,11 @@ func (x *exchange) reply(resp *upstream.Response) {
 				x.status = statusClientGone
 				panic(http.ErrAbortHandler)
 			}
-			if flusher != nil && !resp.Ready() && !resp.Ended() && (resp.ContentLength < 0 || len(piece) < trickle) {
+			if flusher != nil && !body.Ready() && !body.Ended() && (resp.ContentLength < 0 || len(piece) < trickle) {
 				flusher.Flush()
 			}
 		}
-		piece, err = resp.Next()
+		piece, err = body.Next()
 	}
 	if !errors.Is(err, io.EOF) {
 		x.closeResponse(resp)

@@ -358,6 +358,13 @@ func unexpected(err error) error {
 	return err
 }
 
+// Fault is an error of the engine's that was found in what the body says; the connection isn't used
+// again.
+func (r *Response) Fault(err error) error {
+	r.broken = true
+	return &Error{Stage: StageBody, Addr: r.conn.host.addr, Err: err}
+}
+
 // Ended reports whether the body's end is known without waiting: then a flush can be spared.
 func (r *Response) Ended() bool {
 	if r.done {

@@ -282,7 +282,7 @@ func TestAnswersTellWhatMadeThem(t *testing.T) {
 		`{"id":"x","choices":[]}`:                         `{"system_fingerprint":"llm-2@4f2b","id":"x","choices":[]}`,
 		` { "choices":[{"text":"é"}] }`:                   ` {"system_fingerprint":"llm-2@4f2b", "choices":[{"text":"é"}] }`,
 		`{"choices":[],"system_fingerprint":null}`:        `{"choices":[],"system_fingerprint":"llm-2@4f2b"}`,
-		`{"choices":[],"system_fingerprint":"b7"}`:        `{"choices":[],"system_fingerprint":"b7"}`,
+		`{"choices":[],"system_fingerprint":"b7"}`:        `{"choices":[],"system_fingerprint":"llm-2@4f2b/b7"}`,
 		`{"choices":[{"system_fingerprint":1}]}`:          `{"system_fingerprint":"llm-2@4f2b","choices":[{"system_fingerprint":1}]}`,
 		`{"error":{"message":"no \"choices\""}}`:          `{"error":{"message":"no \"choices\""}}`,
 		`{"choices":[{"text":"\"system_fingerprint\""}]}`: `{"system_fingerprint":"llm-2@4f2b","choices":[{"text":"\"system_fingerprint\""}]}`,

@@ -241,8 +241,9 @@ func NewStamp(fingerprint string) Stamp {
 func (s Stamp) Empty() bool { return s.value == "" }
 
 // On is the edit by which an answer with choices, or a chunk of one, tells what made it in
-// "system_fingerprint". It reports false where the engine tells that itself, and where text has no
-// choices. The stamp must not be empty.
+// "system_fingerprint". Where the engine has a fingerprint of its own that stands behind ours and a
+// slash, so that the whole changes where either does. It reports false where text has no choices, has a
+// fingerprint that is no text, or ours already. The stamp must not be empty.
 func (s Stamp) On(text []byte) (Edit, bool) {
 	open := len(text) - len(bytes.TrimLeft(text, " \t\r\n"))
 	if open == len(text) || text[open] != '{' || !bytes.Contains(text, choicesKey) {
@@ -264,10 +265,23 @@ func (s Stamp) On(text []byte) (Edit, bool) {
 		case err != nil:
 			return Edit{}, false
 		case own.Found():
-			return Edit{own, s.value}, string(text[own.From:own.To]) == "null"
+			return s.before(text, own)
 		}
 	}
 	return Edit{Span{open + 1, open + 1}, s.member}, true
+}
+
+// before is the edit by which ours stands before the engine's.
+func (s Stamp) before(text []byte, own Span) (Edit, bool) {
+	value := text[own.From:own.To]
+	ours := s.value[:len(s.value)-1]
+	switch {
+	case string(value) == "null", string(value) == `""`:
+		return Edit{own, s.value}, true
+	case value[0] != '"', bytes.HasPrefix(value, []byte(ours)):
+		return Edit{}, false
+	}
+	return Edit{Span{own.From, own.From + 1}, ours + "/"}, true
 }
 
 const fingerprintName = "system_fingerprint"
