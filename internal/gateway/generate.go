@@ -56,21 +56,30 @@ func (x *exchange) inferOverOpenAI(e *route.Endpoint) error {
 	if err != nil || asked == nil {
 		return err
 	}
-	to, err := translate.NewToOpenAI(asked, x.target.settings)
+	out, err := x.askOpenAI(e, asked)
 	if err != nil {
 		return err
+	}
+	return x.answerInfer(asked, out)
+}
+
+// askOpenAI asks an engine that speaks OpenAI what was asked with tensors.
+func (x *exchange) askOpenAI(e *route.Endpoint, asked *oip.InferRequest) (*oip.InferResponse, error) {
+	to, err := translate.NewToOpenAI(asked, x.target.settings)
+	if err != nil {
+		return nil, err
 	}
 	_, answer, err := x.fetch(e, http.MethodPost, func() string { return openAIPathOf(x.target.Target, to.Path()) },
 		jsonBody(to.Body(x.engineName())))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	out, err := to.Answer(answer)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	x.hold.picked.tokens = countTokens(x.g, x.target, answer)
-	return x.answerInfer(asked, out)
+	return out, nil
 }
 
 // countTokens counts what an answer in one piece tells of its usage, and returns how many tokens it

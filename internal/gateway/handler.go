@@ -59,6 +59,8 @@ type exchange struct {
 	// way is how the request is translated for the engine, and toPath then gives the path there.
 	way    way
 	toPath func() string
+	// otherwise is what a client is told where the engine has no such path; nil leaves that to the engine.
+	otherwise error
 }
 
 // serveHTTP answers every request on the HTTP ports.
@@ -184,7 +186,7 @@ func (x *exchange) speaksOpenAI() bool {
 	if x.match.Path != "" {
 		path = x.match.Path
 	}
-	return x.ask != nil || openAIPath(path, x.g.cfg.OpenAI.Root)
+	return x.ask != nil || openAIPath(path, x.g.cfg.OpenAI.Root) || x.asksOfNone(path)
 }
 
 // bodyError says what is wrong with a client's body.

@@ -53,7 +53,9 @@ func (x *exchange) passHTTP(e *route.Endpoint) {
 		x.switchProtocol(resp)
 		return
 	}
-	x.reply(resp)
+	if !x.toldOtherwise(resp) {
+		x.reply(resp)
+	}
 }
 
 // targetPath is the path and query for the engine that was chosen.

@@ -2,8 +2,6 @@ package gateway
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"io"
 	"maps"
 	"net/http"
@@ -157,28 +155,11 @@ func (p *prefill) ask(t *route.Target, e *route.Endpoint, body []byte) []byte {
 		return nil
 	}
 	defer x.closeResponse(resp)
-	answer, err := wholeAnswer(ctx, resp)
+	answer, err := readWhole(resp, maxChanged)
 	if err != nil || resp.Status != http.StatusOK {
 		return nil
 	}
 	return openai.Transferred(answer)
-}
-
-// wholeAnswer reads an answer of at most maxChanged bytes.
-func wholeAnswer(ctx context.Context, resp *upstream.Response) ([]byte, error) {
-	var answer []byte
-	for {
-		piece, err := resp.Next()
-		answer = append(answer, piece...)
-		switch {
-		case errors.Is(err, io.EOF):
-			return answer, nil
-		case err != nil:
-			return nil, err
-		case len(answer) > maxChanged || ctx.Err() != nil:
-			return nil, io.ErrShortBuffer
-		}
-	}
 }
 
 // prefillHeader is what of the client's fields concerns who only reads the prompt.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 
 	"google.golang.org/protobuf/proto"
@@ -151,20 +150,11 @@ func (c *call) fetch(ctx context.Context, e *route.Endpoint, method string, path
 	}
 	defer func() { _ = resp.Close() }()
 	reply := &restReply{header: into}
-	for {
-		piece, err := resp.Next()
-		reply.body = append(reply.body, piece...)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
+	if reply.body, err = readWhole(resp, c.g.cfg.MaxMessage); err != nil {
+		if !errors.Is(err, errdef.ErrTooLarge) {
 			c.metric.upstreamError(string(upstream.StageBody))
-			return nil, err
 		}
-		if len(reply.body) > c.g.cfg.MaxMessage {
-			return nil, errdef.New(errdef.ErrTooLarge, fmt.Sprintf(
-				"the engine's answer is larger than this gateway's limit of %d bytes for a message", c.g.cfg.MaxMessage))
-		}
+		return nil, err
 	}
 	if kind := oip.KindOfStatus(resp.Status); kind != nil {
 		return nil, errdef.New(kind, restError(resp.Status, reply.body))

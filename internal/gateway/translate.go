@@ -34,6 +34,9 @@ const (
 	v2OverOpenAI
 	v1OverV2
 	v2OverV1
+	v1OverOpenAI
+	// openAIOverV1 has nothing to carry: the request passes, and what has no such path is told so.
+	openAIOverV1
 )
 
 // reaches reports whether there is a translation, and a replica has the port for it.
@@ -55,18 +58,37 @@ func (x *exchange) wayTo(t *route.Target) way {
 	call := x.match.Call
 	switch {
 	case x.ask != nil && x.ask.relay != nil:
-		switch x.ask.call.Op {
-		case openai.Embeddings, openai.Rerank, openai.Score, openai.Classify, openai.Completions, openai.Chat:
-			if t.OpenAI == "" && tensors(t) {
-				return openAIOverV2
-			}
-		}
-	case call.Protocol == spec.V1 && call.Op == route.Predict:
-		if !speaks(t, spec.V1) && tensors(t) {
-			return v1OverV2
-		}
+		return openAIOver(t)
+	case call.Protocol == spec.V1:
+		return v1Over(t, call.Op)
 	case call.Protocol == spec.V2:
 		return v2Over(t, call.Op == route.Infer || call.Op == route.ModelReady, call.Op == route.ModelMetadata || call.Op == route.Generate || call.Op == route.GenerateStream)
+	}
+	return direct
+}
+
+// openAIOver says how a request of the OpenAI API gets to an engine that may not speak it.
+func openAIOver(t *route.Target) way {
+	switch {
+	case t.OpenAI != "":
+	case tensors(t):
+		return openAIOverV2
+	case speaks(t, spec.V1):
+		return openAIOverV1
+	}
+	return direct
+}
+
+// v1Over says how a V1 call about a model gets to an engine that may not speak it. A model's status, and
+// what V1 doesn't define, are paths of the OpenAI API, too.
+func v1Over(t *route.Target, op route.Op) way {
+	switch {
+	case speaks(t, spec.V1) || op == route.ListV1 || op == route.Other:
+	case t.OpenAI != "" && op != route.Predict && op != route.Explain:
+	case tensors(t):
+		return v1OverV2
+	case t.OpenAI != "":
+		return v1OverOpenAI
 	}
 	return direct
 }
@@ -95,7 +117,11 @@ func (x *exchange) translate(e *route.Endpoint) bool {
 		case openAIOverV2:
 			err = x.openAIOverV2(e)
 		case v1OverV2:
-			err = x.predictOverV2(e)
+			err = x.v1OverV2(e)
+		case v1OverOpenAI:
+			err = x.predictOverOpenAI(e)
+		case openAIOverV1:
+			err = x.openAIOverV1()
 		case v2OverOpenAI:
 			err = x.v2OverOpenAI(e)
 		case v2OverV1:
@@ -123,17 +149,20 @@ type toV2 interface {
 
 func (x *exchange) openAIOverV2(e *route.Endpoint) error {
 	known, err := x.model(e)
-	language := x.ask.call.Op.Usable()
+	op := x.ask.call.Op
 	switch {
 	case err != nil:
 		return err
-	case known.meta == nil:
-		return errPassed // an engine that doesn't tell of its model may speak the OpenAI API itself
-	case language && !translate.Generates(known.meta):
-		return errPassed // and so may one whose metadata isn't that of what generates
-	case x.ask.call.Op == openai.Chat:
+	case known.meta == nil || op.Generates() && len(known.meta.Inputs) == 0:
+		// An engine that doesn't tell of its model may speak the OpenAI API itself.
+		x.otherwise = x.tellsNothing()
+		return errPassed
+	case op == openai.Chat && translate.Generates(known.meta):
 		return translate.ErrChat
-	case !language && known.why != nil:
+	case op == openai.Completions && translate.Generates(known.meta):
+	case op.Generates():
+		return translate.NotTensors(x.ask.call.Path, x.match.Service.Key.Name, known.meta, known.texts)
+	case known.why != nil:
 		return known.why
 	}
 	body, err := x.readBody()
@@ -141,11 +170,10 @@ func (x *exchange) openAIOverV2(e *route.Endpoint) error {
 		return err
 	}
 	origin := translate.Origin{ID: x.id, Created: x.start.Unix()}
-	if language {
-		return x.completeOverV2(e, body, known.meta.Inputs, origin)
-	}
 	var to toV2
-	switch x.ask.call.Op {
+	switch op {
+	case openai.Completions:
+		return x.completeOverV2(e, body, known.meta.Inputs, origin)
 	case openai.Embeddings:
 		to, err = translate.NewEmbeddings(body, known.texts)
 	case openai.Rerank:
@@ -177,34 +205,6 @@ func (x *exchange) infer(e *route.Endpoint, to toV2) error {
 	}
 	x.answerBytes(http.StatusOK, "application/json", answer)
 	return nil
-}
-
-// predict is a request of V1 on its way to an engine of V2.
-type predict struct {
-	body []byte
-	meta *oip.ModelMetadata
-}
-
-func (p predict) Infer() (*oip.InferRequest, error)             { return translate.PredictToV2(p.body, p.meta) }
-func (p predict) Answer(out *oip.InferResponse) ([]byte, error) { return translate.PredictFromV2(out) }
-
-func (x *exchange) predictOverV2(e *route.Endpoint) error {
-	if x.r.Method != http.MethodPost {
-		x.refuseMethod(http.MethodPost)
-		return nil
-	}
-	known, err := x.model(e)
-	switch {
-	case err != nil:
-		return err
-	case known.meta == nil:
-		return errdef.New(errdef.ErrUnsupported, fmt.Sprintf("the engine of %s tells nothing of model %.100q, so that a V1 request can't be given as tensors: ask over /v2", x.target.service, x.match.Call.Model))
-	}
-	body, err := x.readBody()
-	if err != nil {
-		return err
-	}
-	return x.infer(e, predict{body, known.meta})
 }
 
 // engineName is the name by which the chosen engine knows the model that is asked for.
@@ -276,6 +276,7 @@ func (x *exchange) inferV2(e *route.Endpoint, r *oip.InferRequest) (*oip.InferRe
 			return nil, err
 		}
 		out := new(pb.ModelInferResponse)
+		message.ModelVersion = x.match.Call.Version
 		err = x.invoke(x.r.Context(), e, "ModelInfer", func(string) proto.Message { message.ModelName = x.engineName(); return message }, out)
 		if err != nil {
 			return nil, err
@@ -290,7 +291,7 @@ func (x *exchange) inferV2(e *route.Endpoint, r *oip.InferRequest) (*oip.InferRe
 	if err != nil {
 		return nil, err
 	}
-	head, answer, err := x.fetch(e, http.MethodPost, func() string { return convert.ModelPath("", "/infer")(x.engineName()) },
+	head, answer, err := x.fetch(e, http.MethodPost, func() string { return convert.ModelPath(x.match.Call.Version, "/infer")(x.engineName()) },
 		&convert.Body{Bytes: content, JSONLen: jsonLen})
 	if err != nil {
 		return nil, err
@@ -361,6 +362,15 @@ func (x *exchange) fetch(e *route.Endpoint, method string, path func() string, b
 func (x *exchange) readAnswer(resp *upstream.Response) ([]byte, error) {
 	defer x.request.Release()
 	defer x.closeResponse(resp)
+	answer, err := readWhole(resp, x.g.cfg.MaxMessage)
+	if err != nil {
+		x.upstreamFailed(err)
+	}
+	return answer, err
+}
+
+// readWhole reads an engine's answer of at most so many bytes.
+func readWhole(resp *upstream.Response, most int) ([]byte, error) {
 	var answer []byte
 	for {
 		piece, err := resp.Next()
@@ -369,11 +379,10 @@ func (x *exchange) readAnswer(resp *upstream.Response) ([]byte, error) {
 		case errors.Is(err, io.EOF):
 			return answer, nil
 		case err != nil:
-			x.upstreamFailed(err)
 			return nil, err
-		case len(answer) > x.g.cfg.MaxMessage:
+		case len(answer) > most:
 			return nil, errdef.New(errdef.ErrTooLarge, fmt.Sprintf(
-				"the engine's answer is larger than this gateway's limit of %d bytes for a message", x.g.cfg.MaxMessage))
+				"the engine's answer is larger than this gateway's limit of %d bytes for a message", most))
 		}
 	}
 }

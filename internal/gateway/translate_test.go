@@ -42,6 +42,9 @@ func v2Engine(name, meta, answer string, asked *atomic.Int32) http.HandlerFunc {
 			b, _ := io.ReadAll(r.Body)
 			w.Header().Set("X-Engine-Got", string(b))
 			_, _ = io.WriteString(w, answer)
+		case "/v2/models/" + name + "/versions/3/infer":
+			_, _ = io.WriteString(w, strings.Replace(answer, "7", "3", 1))
+		case "/v2/models/" + name + "/ready":
 		default:
 			http.Error(w, `{"error":"no such path"}`, http.StatusNotFound)
 		}
@@ -72,9 +75,24 @@ func TestOpenAIOverTensors(t *testing.T) {
 	})})
 	broken := service("broken", route.Endpoint{HTTP: engine(t, v2Engine("broken", meta, `{"outputs":[]}`, new(atomic.Int32)))})
 	wrong := service("wrong", route.Endpoint{HTTP: engine(t, v2Engine("wrong", meta, ``, new(atomic.Int32)))})
+	bare := service("bare", route.Endpoint{HTTP: engine(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/embeddings" {
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(w, `{"error":{"message":"the engine knows better","type":"x","param":null,"code":404}}`)
+			return
+		}
+		http.NotFound(w, r)
+	})})
+	v1 := service("v1", route.Endpoint{HTTP: engine(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/chat/completions" {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		_, _ = io.WriteString(w, "v1 "+r.URL.Path)
+	})})
 	off := service("off", route.Endpoint{HTTP: engine(t, asked2("off"))})
 	g := start(t, nil, speaking(emb, "", spec.V2), speaking(image, "", spec.V2), speaking(own, "", spec.V2), speaking(broken, "", spec.V2),
-		speaking(wrong, "colour=red", spec.V2), speaking(off, "off", spec.V2))
+		speaking(wrong, "colour=red", spec.V2), speaking(off, "off", spec.V2), speaking(bare, "", spec.V2), speaking(v1, "", spec.V1))
 	tests := map[string]struct {
 		path, body string
 		status     int
@@ -82,14 +100,24 @@ func TestOpenAIOverTensors(t *testing.T) {
 	}{
 		"embeddings": {"/v1/embeddings", `{"model":"emb","input":["a","b"]}`, 200,
 			`{"object":"list","model":"emb","data":[{"object":"embedding","index":0,"embedding":[1,0]},{"object":"embedding","index":1,"embedding":[0.5,0.25]}],"usage":{"prompt_tokens":0,"total_tokens":0}}`},
-		"rerank by prefix": {"/serving/default/emb/v1/rerank", `{"model":"emb","query":"a","documents":["b"]}`, 200, ``},
-		"a bad request":    {"/v1/embeddings", `{"model":"emb","input":[[1]]}`, 400, "takes texts"},
-		"no texts":         {"/v1/embeddings", `{"model":"image","input":"a"}`, 501, "pixels FP32"},
-		"its own API":      {"/v1/embeddings", `{"model":"own","input":"a"}`, 200, "own /v1/embeddings"},
-		"a broken answer":  {"/v1/embeddings", `{"model":"broken","input":"a"}`, 501, "declare it with output="},
-		"a wrong setting":  {"/v1/embeddings", `{"model":"wrong","input":"a"}`, 501, `no setting "colour"`},
-		"off":              {"/v1/embeddings", `{"model":"off","input":"a"}`, 200, "off /v1/embeddings"},
-		"chat isn't":       {"/v1/chat/completions", `{"model":"own","messages":[]}`, 200, "own /v1/chat/completions"},
+		"rerank by prefix":                 {"/serving/default/emb/v1/rerank", `{"model":"emb","query":"a","documents":["b"]}`, 200, ``},
+		"a bad request":                    {"/v1/embeddings", `{"model":"emb","input":[[1]]}`, 400, "takes texts"},
+		"no texts":                         {"/v1/embeddings", `{"model":"image","input":"a"}`, 501, "pixels FP32"},
+		"its own API":                      {"/v1/embeddings", `{"model":"own","input":"a"}`, 200, "own /v1/embeddings"},
+		"a broken answer":                  {"/v1/embeddings", `{"model":"broken","input":"a"}`, 501, "declare it with output="},
+		"a wrong setting":                  {"/v1/embeddings", `{"model":"wrong","input":"a"}`, 501, `no setting "colour"`},
+		"off":                              {"/v1/embeddings", `{"model":"off","input":"a"}`, 200, "off /v1/embeddings"},
+		"chat isn't":                       {"/v1/chat/completions", `{"model":"own","messages":[]}`, 200, "own /v1/chat/completions"},
+		"chat of a model of vectors":       {"/v1/chat/completions", `{"model":"emb","messages":[]}`, 501, "takes text BYTES and gives v FP32; ask it for /v1/embeddings"},
+		"completions of a model of images": {"/openai/v1/completions", `{"model":"image","prompt":"a"}`, 501, "takes pixels FP32"},
+		"responses":                        {"/v1/responses", `{"model":"emb","input":"a"}`, 501, "/v1/responses has no counterpart in V2"},
+		"moderations":                      {"/v1/moderations", `{"model":"emb","input":"a"}`, 501, "/v1/moderations has no counterpart"},
+		"images":                           {"/v1/images/generations", `{"model":"image","prompt":"a"}`, 501, "/v2/models/image/infer"},
+		"audio":                            {"/v1/audio/speech", `{"model":"emb","input":"a"}`, 501, "stationmaster.dev/openai-root"},
+		"what tells nothing and has none":  {"/v1/chat/completions", `{"model":"bare","messages":[]}`, 501, "tells nothing of model"},
+		"what refuses in OpenAI's shape":   {"/v1/embeddings", `{"model":"bare","input":"a"}`, 404, "the engine knows better"},
+		"an engine of V1 alone":            {"/v1/chat/completions", `{"model":"v1","messages":[]}`, 501, "/v1/models/v1:predict"},
+		"an engine of V1 that has more":    {"/v1/embeddings", `{"model":"v1","input":"a"}`, 200, "v1 /v1/embeddings"},
 	}
 	c := client(t)
 	for name, tc := range tests {
@@ -105,7 +133,7 @@ func TestOpenAIOverTensors(t *testing.T) {
 				if a.StatusCode == 501 && a.Header.Get("X-Should-Retry") != "false" {
 					t.Errorf("clients ask again for what can't be: %v", a.Header)
 				}
-				if message, _, _, _ := apiError(t, a); !strings.Contains(message, tc.want) {
+				if message, _, _, _ := apiError(t, a); a.Header.Get("X-Stationmaster-Revision") == "" || !strings.Contains(message, tc.want) {
 					t.Errorf("%s", a.body)
 				}
 			case strings.HasPrefix(tc.want, "{"):
@@ -239,7 +267,7 @@ func TestV1AndV2OverEachOther(t *testing.T) {
 			http.Error(w, `{"error":"no"}`, http.StatusNotFound)
 		}
 	})})
-	g := start(t, nil, speaking(v2, "", spec.V2), speaking(v1, "", spec.V1))
+	g := start(t, nil, speaking(v2, "", spec.V2), speaking(v1, "", spec.V1), llm("llm", "/api", "served", route.Endpoint{HTTP: engine(t, languageEngine)}))
 	c := client(t)
 	for name, tc := range map[string]struct {
 		method, path, body string
@@ -253,6 +281,16 @@ func TestV1AndV2OverEachOther(t *testing.T) {
 		"an engine's refusal": {"POST", "/v2/models/v1/infer", `{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}`, 404, `{"error":"no"}`},
 		"V1 has no versions":  {"POST", "/v2/models/v1/versions/1/infer", `{}`, 501, `{"error":`},
 		"V1 has no metadata":  {"GET", "/v2/models/v1", ``, 501, `{"error":`},
+		"status over V2":      {"GET", "/v1/models/v2", ``, 200, `{"name":"v2","ready":true}`},
+		"a version over V2":   {"POST", "/v1/models/v2/versions/3:predict", `{"instances":[[1,2]]}`, 200, `{"predictions":[3]}`},
+		"a field of its own":  {"POST", "/v1/models/v2:predict", `{"instances":[[1,2]],"parameters":{}}`, 400, `{"error":"\"parameters\"`},
+		"explain over V2":     {"POST", "/v1/models/v2:explain", `{"instances":[[1,2]]}`, 501, `{"error":"the engine of default/v2 speaks V2, which has no :explain`},
+		"regress over V2":     {"POST", "/v1/models/v2:regress", `{}`, 501, `{"error":`},
+		"over OpenAI":         {"POST", "/v1/models/llm:predict", `{"instances":["a"]}`, 200, `{"predictions":["a!"]}`},
+		"numbers over OpenAI": {"POST", "/v1/models/llm:predict", `{"instances":[[1]]}`, 400, `{"error":"instances: input \"text_input\"`},
+		"explain over OpenAI": {"POST", "/v1/models/llm:explain", `{"instances":["a"]}`, 501, `{"error":"the engine of default/llm speaks OpenAI`},
+		"no version, OpenAI":  {"POST", "/v1/models/llm/versions/2:predict", `{"instances":["a"]}`, 501, `{"error":`},
+		"a wrong method":      {"GET", "/v1/models/llm:predict", ``, 405, `{"error":`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := request(t, tc.method, g.url(tc.path), tc.body)
@@ -312,5 +350,40 @@ func TestCompletionsOverV2(t *testing.T) {
 	}
 	if got := series(t, registry, "stationmaster_time_to_first_token")["stationmaster_time_to_first_token_seconds"]; got != 2 {
 		t.Errorf("first tokens of %v streams were timed", got)
+	}
+}
+
+// TestTheShapeForAModelThatIsNot asks under a path that V1 and the OpenAI API share.
+func TestTheShapeForAModelThatIsNot(t *testing.T) {
+	api := llm("llm", "/", "llm", route.Endpoint{HTTP: engine(t, asked2("llm"))})
+	v1 := speaking(service("v1", route.Endpoint{HTTP: engine(t, asked2("v1"))}), "", spec.V1)
+	for name, tc := range map[string]struct {
+		services []route.Service
+		path     string
+		sdk, api bool
+	}{
+		"engines of V1":                      {[]route.Service{v1}, "/v1/models/none", false, false},
+		"engines of OpenAI":                  {[]route.Service{api}, "/v1/models/none", false, true},
+		"both":                               {[]route.Service{api, v1}, "/v1/models/none", false, false},
+		"both, and a client of OpenAI":       {[]route.Service{api, v1}, "/v1/models/none", true, true},
+		"both, under OpenAI's own path":      {[]route.Service{api, v1}, "/openai/v1/models/none", false, true},
+		"no engines, and a client of OpenAI": {nil, "/v1/models/none", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := start(t, nil, tc.services...)
+			r := request(t, http.MethodGet, g.url(tc.path), "")
+			if tc.sdk {
+				r.Header.Set("X-Stainless-Lang", "python")
+			}
+			a := do(t, client(t), r)
+			if a.StatusCode != http.StatusNotFound {
+				t.Fatalf("%d %s", a.StatusCode, a.body)
+			}
+			if tc.api {
+				apiError(t, a)
+			} else if !strings.HasPrefix(a.body, `{"error":"`) {
+				t.Errorf("%s", a.body)
+			}
+		})
 	}
 }

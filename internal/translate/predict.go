@@ -9,7 +9,8 @@ import (
 )
 
 // PredictToV2 gives a V1 request as one of V2, for a model with this metadata. Errors are ErrInvalid,
-// and ErrUnsupported for a model that doesn't tell its inputs.
+// also for fields that have no counterpart
+// (signature_name is passed over), and ErrUnsupported for a model that doesn't tell its inputs.
 func PredictToV2(body []byte, meta *oip.ModelMetadata) (*oip.InferRequest, error) {
 	r, err := v1.DecodeRequest(body)
 	if err != nil {
@@ -17,6 +18,11 @@ func PredictToV2(body []byte, meta *oip.ModelMetadata) (*oip.InferRequest, error
 	}
 	if len(meta.Inputs) == 0 {
 		return nil, unsupported("the model's metadata tells no inputs, so that a V1 request can't be given as tensors: ask over /v2")
+	}
+	for _, field := range r.Others {
+		if field != "signature_name" {
+			return nil, invalid("%q has no counterpart in the protocol of this model's engine: leave it out", field)
+		}
 	}
 	inputs, err := r.Tensors(meta.Inputs)
 	return &oip.InferRequest{Inputs: inputs}, err

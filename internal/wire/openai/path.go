@@ -36,6 +36,16 @@ const (
 // Asks reports whether requests of the operation have a body that names a model.
 func (o Op) Asks() bool { return o >= Chat && o <= Audio }
 
+// Generates reports whether the operation makes something, or judges it, in a way that a model of tensors
+// has no form for: all but those about vectors, scores and classes.
+func (o Op) Generates() bool {
+	switch o {
+	case Chat, Completions, Responses, Moderations, Images, Audio:
+		return true
+	}
+	return false
+}
+
 // Usable reports whether a stream of the operation tells its usage on demand, by stream_options.
 func (o Op) Usable() bool { return o == Chat || o == Completions }
 

@@ -21,9 +21,12 @@ type Request struct {
 	Instances []byte
 	// Inputs is the JSON value of "inputs": columns by input name, or as Instances.
 	Inputs []byte
+	// Others are the names of all other fields, in order.
+	Others []string
 }
 
-// DecodeRequest reads the body of a call. Other fields (signature_name, say) are passed over.
+// DecodeRequest reads the body of a call. Of other fields
+// (signature_name, say) the names alone are kept.
 func DecodeRequest(body []byte) (*Request, error) {
 	var r Request
 	err := fields(body, func(key string, value []byte) error {
@@ -38,6 +41,8 @@ func DecodeRequest(body []byte) (*Request, error) {
 				return invalid("inputs must be an array or an object")
 			}
 			r.Inputs = value
+		default:
+			r.Others = append(r.Others, key)
 		}
 		return nil
 	})
