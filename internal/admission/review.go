@@ -35,6 +35,9 @@ const maxReview = 16 << 20
 type Reviewer struct {
 	// Runtimes lists the runtimes of a namespace, or the cluster's for none.
 	Runtimes func(ctx context.Context, namespace string) ([]manifest.NamedRuntime, error)
+	// Preview returns what else is to be told of an object that is let in: what would be wrong with it,
+	// or do nothing, beside what exists. old is nil for a new one. Nil means that nobody looks.
+	Preview func(ctx context.Context, namespace string, obj, old manifest.Object) ([]string, error)
 	// Namespaces restricts it to objects of some namespaces, and cluster-wide ones; it lets the
 	// others in without a word. Empty means all.
 	Namespaces []string
@@ -111,7 +114,20 @@ func (r *Reviewer) ask(ctx context.Context, req *admissionv1.AdmissionRequest) (
 		return out
 	}
 	verdict, err := manifest.Admit(ask)
-	return verdict, errors.Join(err, listErr)
+	if err = errors.Join(err, listErr); err != nil || verdict.Object == nil || len(verdict.Refused) > 0 || r.Preview == nil {
+		return verdict, err
+	}
+	told, err := r.Preview(ctx, req.Namespace, verdict.Object, verdict.Old)
+	verdict.Warnings = append(verdict.Warnings, told...)
+	if err != nil {
+		verdict.Warnings = append(verdict.Warnings, Unseen(err))
+	}
+	return verdict, nil
+}
+
+// Unseen is the warning where an object couldn't be looked at beside what exists.
+func Unseen(err error) string {
+	return fmt.Sprintf("not compared with what exists: %v; the object's status will tell what is wrong with it", err)
 }
 
 // content decodes an object as an API server sends it.

@@ -8,6 +8,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/admission"
 	"stationmaster.dev/stationmaster/internal/kubeapi"
 	"stationmaster.dev/stationmaster/internal/manifest"
+	"stationmaster.dev/stationmaster/internal/preview"
 )
 
 // embeddedAdmission asks the manifest room about each custom object that the embedded API is to store.
@@ -43,7 +44,28 @@ func (a embeddedAdmission) Admit(ctx context.Context, req kubeapi.AdmissionReque
 	if len(v.Refused) > 0 {
 		return nil, v.Warnings, kubeapi.FieldErrors(v.Refused)
 	}
-	return nil, v.Warnings, nil
+	if v.Object == nil {
+		return nil, v.Warnings, nil
+	}
+	return nil, append(v.Warnings, a.preview(ctx, req.Namespace, v)...), nil
+}
+
+// preview says what else is to be told of an object that is let in; nothing while the API is still
+// starting.
+func (a embeddedAdmission) preview(ctx context.Context, namespace string, v manifest.Verdict) []string {
+	c, err := a.api.get()
+	if err != nil {
+		return []string{admission.Unseen(err)}
+	}
+	if c == nil {
+		return nil
+	}
+	look := preview.Preview{OneMachine: true, Cached: c, Live: c}
+	told, err := look.Warnings(ctx, namespace, v.Object, v.Old)
+	if err != nil {
+		told = append(told, admission.Unseen(err))
+	}
+	return told
 }
 
 // runtimes lists the runtimes of a scope; none while the API is still starting, when nothing but

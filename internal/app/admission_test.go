@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
@@ -31,6 +32,7 @@ func (r runtimes) List(_ context.Context, into client.ObjectList, opts ...client
 	}
 	one, yes := int32(1), true
 	spec := v1alpha1.ServingRuntimeSpec{SupportedModelFormats: []v1alpha1.SupportedModelFormat{{Name: "onnx", AutoSelect: &yes, Priority: &one}}}
+	spec.Containers = []corev1.Container{{Name: "kserve-container", Image: "x"}}
 	var o client.ListOptions
 	o.ApplyOptions(opts)
 	switch list := into.(type) {

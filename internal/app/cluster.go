@@ -183,7 +183,7 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 		return err
 	}
 	if webhook != nil {
-		hook, err := newWebhook(config, cfg)
+		hook, err := newWebhook(config, cfg, direct.Name != "", controller.Readers)
 		if err != nil {
 			return err
 		}

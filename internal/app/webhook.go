@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -12,12 +13,14 @@ import (
 	"stationmaster.dev/stationmaster/internal/control"
 	"stationmaster.dev/stationmaster/internal/install"
 	"stationmaster.dev/stationmaster/internal/manifest"
+	"stationmaster.dev/stationmaster/internal/preview"
 )
 
 // newWebhook makes the webhook by which a cluster's API server asks about manifests, with the
-// Secret and the configuration that the installation brought. It reads past every cache: reviews
-// of runtimes are rare, and those are all that it lists for.
-func newWebhook(config *rest.Config, cfg OperatorConfig) (*admission.Webhook, error) {
+// Secret and the configuration that the installation brought. For runtimes it reads past every
+// cache, as reviews of them are rare and a refusal has to be right; what is only told of services
+// comes from the reconciler's cache.
+func newWebhook(config *rest.Config, cfg OperatorConfig, direct bool, readers func() (control.Readers, bool)) (*admission.Webhook, error) {
 	sch, err := control.Scheme()
 	if err != nil {
 		return nil, err
@@ -35,6 +38,14 @@ func newWebhook(config *rest.Config, cfg OperatorConfig) (*admission.Webhook, er
 		Reviewer: &admission.Reviewer{
 			Runtimes: func(ctx context.Context, namespace string) ([]manifest.NamedRuntime, error) {
 				return admission.Runtimes(ctx, c, namespace)
+			},
+			Preview: func(ctx context.Context, namespace string, obj, old manifest.Object) ([]string, error) {
+				r, ok := readers()
+				if !ok {
+					return nil, errors.New("the operator is still starting")
+				}
+				look := preview.Preview{Direct: direct, Cached: r.Cached, Live: r.Live}
+				return look.Warnings(ctx, namespace, obj, old)
 			},
 			Namespaces: cfg.Watch, Logger: cfg.Logger,
 		},

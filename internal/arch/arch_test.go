@@ -96,6 +96,7 @@ var rooms = map[string]room{
 	"internal/install":               {layer: 4, may: []string{"config/crd", "config/observability"}, never: []string{"os/exec", "k8s.io/client-go/rest"}},
 	"internal/admission":             {layer: 4, may: []string{"api", "internal/errdef", "internal/manifest", "internal/admission/certificate"}},
 	"internal/admission/certificate": {layer: 1, may: []string{}, never: []string{"net/http", "os/exec", "k8s.io/", "sigs.k8s.io/", "database/sql"}},
+	"internal/preview":               {layer: 4, may: []string{"api", "internal/spec", "internal/manifest", "internal/catalogue", "internal/control"}},
 	"internal/admin":                 {layer: 4, may: []string{"internal/spec", "internal/errdef", "internal/state", "internal/demand"}, never: []string{"os/exec"}},
 	"internal/app":                   {layer: 5, may: []string{"api", "config", "internal"}},
 	"internal/cli":                   {layer: 5, may: []string{"api", "config", "internal"}},
@@ -152,7 +153,7 @@ func TestOnlyTheLocalPlatformStartsProcesses(t *testing.T) {
 }
 
 func TestClientGoStaysInItsRooms(t *testing.T) {
-	users := []string{"internal/control", "internal/admission", "internal/graphs", "internal/direct", "internal/follow", "internal/platform/kube", "internal/kubeapi", "internal/rollout", "internal/adopt", "internal/cli", "internal/app", "test"}
+	users := []string{"internal/control", "internal/admission", "internal/preview", "internal/graphs", "internal/direct", "internal/follow", "internal/platform/kube", "internal/kubeapi", "internal/rollout", "internal/adopt", "internal/cli", "internal/app", "test"}
 	for _, p := range packages(t) {
 		rel := strings.TrimPrefix(p.ImportPath, module+"/")
 		for _, imp := range p.Imports {

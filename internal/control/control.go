@@ -11,6 +11,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -117,6 +118,7 @@ type Controller struct {
 	cfg      Config
 	client   client.Client
 	api      client.Reader
+	readers  atomic.Pointer[Readers]
 	platform platform.Platform
 	events   record.EventRecorder
 	table    *state.Topic[route.Table]
@@ -216,6 +218,7 @@ func (c *Controller) Run(ctx context.Context, config *rest.Config) error {
 		return fmt.Errorf("make controller manager: %w", err)
 	}
 	c.client, c.api = mgr.GetClient(), mgr.GetAPIReader()
+	c.readers.Store(&Readers{Cached: c.client, Live: c.api})
 	events, err := typedcorev1.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make events client: %w", err)

@@ -189,8 +189,10 @@ func (r *room) take(tm *v1alpha1.TrainedModel) *modelRefusal {
 }
 
 // inClaim says whether a model lies in a claim that pods have to mount.
-func (c *Controller) inClaim(tm *v1alpha1.TrainedModel) bool {
-	return !c.cfg.OneMachine && strings.HasPrefix(tm.Spec.Model.StorageURI, "pvc://")
+func (c *Controller) inClaim(tm *v1alpha1.TrainedModel) bool { return inClaim(tm, c.cfg.OneMachine) }
+
+func inClaim(tm *v1alpha1.TrainedModel, oneMachine bool) bool {
+	return !oneMachine && strings.HasPrefix(tm.Spec.Model.StorageURI, "pvc://")
 }
 
 // modelAt returns where engines find what a trained model's URI names.

@@ -38,7 +38,9 @@ type service struct {
 	plan      plan.Plan
 	// runtimeName and runtimeKind name the predictor's runtime; empty for a custom container.
 	runtimeName, runtimeKind string
-	notInEffect              []manifest.NotInEffect
+	// runtimeFaults is what keeps the runtimes that it uses from being accepted today.
+	runtimeFaults []string
+	notInEffect   []manifest.NotInEffect
 	// models are the trained models that name it, and what engines are told of them; nil where it serves
 	// one of its own.
 	models map[string]told
@@ -410,6 +412,9 @@ func (c *Controller) writeStatus(ctx context.Context, s *service) error {
 	c.wrote(is)
 	c.tellSleep(is, before.Status.Conditions, next.Conditions)
 	c.tellScaling(is, conditionOf(before.Status.Conditions, v1beta1.ConditionScalingActive), conditionOf(next.Conditions, v1beta1.ConditionScalingActive))
+	if is, was := conditionOf(next.Conditions, v1beta1.ConditionRuntimeValid), conditionOf(before.Status.Conditions, v1beta1.ConditionRuntimeValid); is.Message != was.Message && is.Message != "" {
+		c.events.Eventf(s.asWritten, corev1.EventTypeWarning, is.Reason, "%s", is.Message)
+	}
 	was, now := conditionOf(before.Status.Conditions, v1beta1.ConditionReady), conditionOf(next.Conditions, v1beta1.ConditionReady)
 	switch {
 	case now.Status == corev1.ConditionTrue && was.Status != corev1.ConditionTrue:

@@ -45,12 +45,7 @@ func (c *Controller) resolve(ctx context.Context, s *service) error {
 		comp := &component{name: name, canary: canary(ext), revisions: revisions[name]}
 		c.scaleOf(s, comp, ext)
 		comp.strategy = ext.DeploymentStrategy
-		if _, _, ok := manifest.Rolling(comp.strategy, 1); ok && comp.scaling != nil {
-			s.notInEffect = append(s.notInEffect, manifest.NotInEffect{
-				Field:  fmt.Sprintf("spec.%s.deploymentStrategy.rollingUpdate", name),
-				Reason: "the load decides how many replicas of a revision run; give minReplicas and maxReplicas the same number, or use type Recreate",
-			})
-		}
+		s.notInEffect = append(s.notInEffect, strategyNotInEffect(ext, name, comp.scaling != nil)...)
 		s.comps = append(s.comps, comp)
 	}
 	if !c.cfg.OneMachine {
@@ -70,6 +65,17 @@ func (c *Controller) resolve(ctx context.Context, s *service) error {
 		}
 	}
 	return nil
+}
+
+// strategyNotInEffect reports a rollingUpdate of a component whose number of replicas moves.
+func strategyNotInEffect(ext *v1beta1.ComponentExtensionSpec, name spec.Component, moves bool) []manifest.NotInEffect {
+	if _, _, ok := manifest.Rolling(ext.DeploymentStrategy, 1); !ok || !moves {
+		return nil
+	}
+	return []manifest.NotInEffect{{
+		Field:  fmt.Sprintf("spec.%s.deploymentStrategy.rollingUpdate", name),
+		Reason: "the load decides how many replicas of a revision run; give minReplicas and maxReplicas the same number, or use type Recreate",
+	}}
 }
 
 // replicas is the number of replicas of a component that doesn't scale: minReplicas, and one at
@@ -221,7 +227,7 @@ func (c *Controller) revisionOf(ctx context.Context, s *service, comp *component
 func (c *Controller) compile(ctx context.Context, s *service, comp *component, is *v1beta1.InferenceService) (manifest.Compiled, error) {
 	in := manifest.Input{Service: is, Component: comp.name}
 	if comp.name == spec.Predictor && is.Spec.Predictor.Model != nil {
-		chosen, err := c.chooseRuntime(ctx, is)
+		chosen, err := c.chooseRuntime(ctx, s, is)
 		if err != nil {
 			return manifest.Compiled{}, err
 		}
@@ -260,7 +266,7 @@ func refuse(err error, into **refusal) error {
 	return nil
 }
 
-func (c *Controller) chooseRuntime(ctx context.Context, is *v1beta1.InferenceService) (catalogue.Selection, error) {
+func (c *Controller) chooseRuntime(ctx context.Context, s *service, is *v1beta1.InferenceService) (catalogue.Selection, error) {
 	var namespaced v1alpha1.ServingRuntimeList
 	if err := c.client.List(ctx, &namespaced, client.InNamespace(is.Namespace)); err != nil {
 		return catalogue.Selection{}, fmt.Errorf("list serving runtimes: %w", err)
@@ -270,7 +276,11 @@ func (c *Controller) chooseRuntime(ctx context.Context, is *v1beta1.InferenceSer
 		return catalogue.Selection{}, fmt.Errorf("list cluster serving runtimes: %w", err)
 	}
 	request, _ := catalogue.RequestOf(&is.Spec.Predictor)
-	return catalogue.Select(request, namespaced.Items, cluster.Items)
+	chosen, err := catalogue.Select(request, namespaced.Items, cluster.Items)
+	if err == nil {
+		s.runtimeFaults = append(s.runtimeFaults, catalogue.Faults(chosen, namespaced.Items, cluster.Items)...)
+	}
+	return chosen, err
 }
 
 // revisions returns a service's revisions by component, oldest first.

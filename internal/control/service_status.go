@@ -75,6 +75,9 @@ func (c *Controller) status(s *service, now time.Time) v1beta1.InferenceServiceS
 		conds.set(v1beta1.ConditionStopped, verdict{corev1.ConditionTrue, "Stopped", ""}, "Info")
 	}
 	conds.set(v1beta1.ConditionFieldsInEffect, fieldsInEffect(s, c.cfg.OneMachine), "Info")
+	if v, faulty := runtimeValid(s); faulty {
+		conds.set(v1beta1.ConditionRuntimeValid, v, "Info")
+	}
 	if v, scales := c.scalingActive(s); scales {
 		conds.set(v1beta1.ConditionScalingActive, v, "Info")
 	}
@@ -171,6 +174,15 @@ func fieldsInEffect(s *service, oneMachine bool) verdict {
 	slices.Sort(parts)
 	parts = slices.Compact(parts)
 	return verdict{corev1.ConditionFalse, "NotYetInEffect", "accepted and kept, without effect here: " + strings.Join(parts, "; ")}
+}
+
+// runtimeValid tells of runtimes that wouldn't be accepted today, and reports whether there are any.
+func runtimeValid(s *service) (verdict, bool) {
+	if len(s.runtimeFaults) == 0 {
+		return verdict{}, false
+	}
+	slices.Sort(s.runtimeFaults)
+	return verdict{corev1.ConditionFalse, "InvalidRuntime", strings.Join(slices.Compact(s.runtimeFaults), "; ")}, true
 }
 
 func (c *Controller) componentStatus(s *service, comp *component, f *facts) v1beta1.ComponentStatusSpec {

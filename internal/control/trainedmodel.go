@@ -140,24 +140,28 @@ type modelRefusal struct {
 
 // refusalOf returns why a multi-model revision doesn't serve a trained model; nil means that it does.
 func (c *Controller) refusalOf(tm *v1alpha1.TrainedModel, rev *smv1alpha1.Revision) *modelRefusal {
+	return refusalOf(tm, &rev.Spec, c.cfg.OneMachine)
+}
+
+func refusalOf(tm *v1alpha1.TrainedModel, rev *smv1alpha1.RevisionSpec, oneMachine bool) *modelRefusal {
 	if errs := manifest.ValidateTrainedModel(tm, nil); len(errs) > 0 {
 		return &modelRefusal{"", reasonInvalid, errs.ToAggregate().Error()}
 	}
 	model := &tm.Spec.Model
-	if f := rev.Spec.ModelFormat; f != nil && !strings.EqualFold(f.Name, model.Framework) {
+	if f := rev.ModelFormat; f != nil && !strings.EqualFold(f.Name, model.Framework) {
 		return &modelRefusal{v1alpha1.TrainedModelFrameworkSupported, reasonNotSupported, fmt.Sprintf(
-			"Inference Service %q serves %s, not the framework %q of this model", rev.Spec.Service, f.Name, model.Framework)}
+			"Inference Service %q serves %s, not the framework %q of this model", rev.Service, f.Name, model.Framework)}
 	}
-	if budget, ok := manifest.ModelBudget(&rev.Spec); ok && model.Memory.Value() > budget {
+	if budget, ok := manifest.ModelBudget(rev); ok && model.Memory.Value() > budget {
 		return &modelRefusal{v1alpha1.TrainedModelMemoryAvailable, reasonNoMemory, fmt.Sprintf(
 			"Inference Service %q memory resources are not available: the model takes %s and all models together may take %d bytes; raise the memory limit or --memory_budget",
-			rev.Spec.Service, model.Memory.String(), budget)}
+			rev.Service, model.Memory.String(), budget)}
 	}
-	if why := manifest.CanFetch(model.StorageURI, c.cfg.OneMachine); why != "" {
+	if why := manifest.CanFetch(model.StorageURI, oneMachine); why != "" {
 		return &modelRefusal{"", reasonNoStorage, why}
 	}
-	if c.inClaim(tm) {
-		if _, why := manifest.InMountedClaim(&rev.Spec, model.StorageURI); why != "" {
+	if inClaim(tm, oneMachine) {
+		if _, why := manifest.InMountedClaim(rev, model.StorageURI); why != "" {
 			return &modelRefusal{"", reasonNoStorage, why}
 		}
 	}
@@ -194,9 +198,7 @@ func (c *Controller) trainedModelStatus(ctx context.Context, tm *v1alpha1.Traine
 		switch {
 		case rev == nil:
 		case !manifest.IsMultiModel(&rev.Spec):
-			multi = no(reasonNotMultiModel, fmt.Sprintf(
-				"Inference Service %q predictor is not configured for multi-model serving: leave its storageUri out and choose a runtime that is multiModel and takes its models from %s, such as stationmaster-onnx-multi",
-				is.Name, manifest.ModelListDir+"/"+manifest.ModelListKey))
+			multi = no(reasonNotMultiModel, notMultiModel(is.Name))
 		default:
 			multi, framework, memory = yes, yes, yes
 			switch refused := c.refusalOf(tm, rev); {
@@ -226,6 +228,12 @@ func (c *Controller) trainedModelStatus(ctx context.Context, tm *v1alpha1.Traine
 	conds.set(v1alpha1.TrainedModelMemoryAvailable, memory)
 	next.Conditions = conds.list
 	return next, nil
+}
+
+func notMultiModel(service string) string {
+	return fmt.Sprintf(
+		"Inference Service %q predictor is not configured for multi-model serving: leave its storageUri out and choose a runtime that is multiModel and takes its models from %s, such as stationmaster-onnx-multi",
+		service, manifest.ModelListDir+"/"+manifest.ModelListKey)
 }
 
 // latestRevision returns the predictor's newest revision, nil where there is none yet.

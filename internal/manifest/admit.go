@@ -39,6 +39,9 @@ type Verdict struct {
 	Warnings []string
 	// Refused are the faults for which the object must not be stored; empty means it may be.
 	Refused field.ErrorList
+	// Object and Old are what was judged, decoded: Object is nil where nothing was, because spec and
+	// annotations stay as they are, and Old is nil on create as well.
+	Object, Old Object
 }
 
 // Admit decides about an object in the words of an API server that has the full CRD and
@@ -87,6 +90,7 @@ func Admit(a Admission) (Verdict, error) {
 			}
 		}
 	}
+	v.Object, v.Old = obj, old
 	v.judge(obj, old, a)
 	return v, nil
 }
@@ -128,7 +132,7 @@ func (v *Verdict) warn(fields []NotInEffect, cluster bool) {
 		if cluster && n.ClusterOnly {
 			continue
 		}
-		v.Warnings = append(v.Warnings, fmt.Sprintf("%s has no effect here: %s", n.Field, n.Reason))
+		v.Warnings = append(v.Warnings, n.Warning())
 	}
 }
 

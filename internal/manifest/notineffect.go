@@ -25,6 +25,11 @@ type NotInEffect struct {
 	ClusterOnly bool
 }
 
+// Warning is what a client is told of it.
+func (n NotInEffect) Warning() string {
+	return fmt.Sprintf("%s has no effect here: %s", n.Field, n.Reason)
+}
+
 // NotInEffectOf returns the fields of a service, and those of its annotations that KServe
 // knows, that do nothing on one machine now; sorted by field, nil for none. Call it on the
 // manifest as written, before Default, so that paths are those that the user wrote.

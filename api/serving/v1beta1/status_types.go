@@ -61,6 +61,10 @@ const (
 	// ConditionScalingActive is False while replicas don't follow a metric that they should; its
 	// message says why. Services that scale on their requests don't have it. It never gates Ready.
 	ConditionScalingActive ConditionType = "ScalingActive"
+	// ConditionRuntimeValid is False while a runtime that the service uses is stored but would be
+	// refused if it was applied now; its message names each fault and what to do. Services whose
+	// runtimes are in order don't have it. It never gates Ready.
+	ConditionRuntimeValid ConditionType = "RuntimeValid"
 )
 
 // Condition is one thing that holds or not, in the shape that KServe's clients read
