@@ -32,6 +32,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/follow"
 	"stationmaster.dev/stationmaster/internal/gateway"
+	"stationmaster.dev/stationmaster/internal/limits"
 	"stationmaster.dev/stationmaster/internal/lora"
 	"stationmaster.dev/stationmaster/internal/lora/keeper"
 	"stationmaster.dev/stationmaster/internal/manifest"
@@ -247,12 +248,15 @@ func Gateway(ctx context.Context, cfg GatewayConfig) error {
 	defer stores.Close()
 	var samples state.Topic[pick.Samples]
 	var adapters state.Topic[lora.Known]
+	var lengths state.Topic[limits.Known]
 	gw := gateway.Config{
 		Table: &table, Demand: &load, Adapters: &adapters, Logger: cfg.Logger, Metrics: metrics, MaxBody: cfg.MaxBodyBytes, Version: cfg.Version,
 		Timeouts: gateway.Timeouts{Response: cfg.RequestTimeout},
 		OpenAI:   gateway.OpenAI{Root: cfg.OpenAIPrefix},
 		Objects:  stores,
 		Samples:  &samples,
+
+		ContextLengths: &lengths,
 	}
 	listeners := []struct {
 		flag, addr string
@@ -317,6 +321,7 @@ func Gateway(ctx context.Context, cfg GatewayConfig) error {
 	front.run("adapters", keeper.New(keeper.Config{Table: &table, Known: &adapters, Logger: cfg.Logger}).Run)
 	front.run("gateway", server.Run)
 	back.run("sample", sampler.Run)
+	back.run("limits", limits.New(&table, &lengths, cfg.Logger).Run)
 	back.run("samples", func(ctx context.Context) error { return tellPicks(ctx, sampler, &samples) })
 	ready.Store(true)
 	a := server.Addrs()

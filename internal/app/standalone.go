@@ -25,6 +25,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/demand"
 	"stationmaster.dev/stationmaster/internal/gateway"
 	"stationmaster.dev/stationmaster/internal/kubeapi"
+	"stationmaster.dev/stationmaster/internal/limits"
 	"stationmaster.dev/stationmaster/internal/lora"
 	"stationmaster.dev/stationmaster/internal/lora/keeper"
 	"stationmaster.dev/stationmaster/internal/measure"
@@ -61,6 +62,7 @@ type standalone struct {
 	meter      *measure.Meter
 	sampler    *measure.Sampler
 	samples    state.Topic[pick.Samples]
+	lengths    state.Topic[limits.Known]
 	lora       lora.Board
 	adapters   *keeper.Keeper
 	ledger     demand.Ledger
@@ -112,6 +114,8 @@ func (s *standalone) build() error {
 		OpenAI:   gateway.OpenAI{Root: s.cfg.OpenAIPrefix},
 		Objects:  s.stores,
 		Samples:  &s.samples,
+
+		ContextLengths: &s.lengths,
 	}
 	if gw.GRPC, err = listen("--grpc", s.cfg.GRPC); err != nil {
 		return err
@@ -226,6 +230,7 @@ func (s *standalone) close() {
 //	measure   metrics to scale on                    reads: board, platform
 //	models    what replicas say of trained models    reads: control
 //	sample    what engines tell of themselves        reads: table
+//	limits    how many tokens engines take           reads: table
 //	adapters  engines load LoRA adapters             reads: table, lora
 //	admin     health and metrics                     reads: all
 func (s *standalone) run(ctx context.Context, objects []*unstructuredObject) error {
@@ -286,6 +291,7 @@ func (s *standalone) run(ctx context.Context, objects []*unstructuredObject) err
 	controllers.run("measure", s.meter.Run)
 	controllers.run("models", s.watch.Run)
 	controllers.run("sample", s.sampler.Run)
+	controllers.run("limits", limits.New(&s.table, &s.lengths, s.cfg.Logger).Run)
 	controllers.run("samples", func(ctx context.Context) error { return tellPicks(ctx, s.sampler, &s.samples) })
 	controllers.run("adapters", s.adapters.Run)
 	controllers.run("load", func(ctx context.Context) error { return followLoad(ctx, &s.load, reporters{s.autoscaler, &s.ledger}) })

@@ -53,6 +53,7 @@ var rooms = map[string]room{
 	"internal/route":                 {layer: 1, may: []string{"internal/spec", "internal/errdef", "internal/enginetls"}, never: pureNever},
 	"internal/pick":                  {layer: 1, may: []string{"internal/errdef"}, never: pureNever},
 	"internal/wire":                  {layer: 1, may: []string{"internal/errdef", "api/oip"}, never: []string{"os/exec", "k8s.io/", "sigs.k8s.io/", "database/sql"}},
+	"internal/limits":                {layer: 3, may: []string{"internal/spec", "internal/errdef", "internal/engine", "internal/state", "internal/route", "internal/enginetls"}, never: []string{"k8s.io/", "os/exec"}},
 	"internal/lora":                  {layer: 1, may: []string{"internal/spec", "internal/state"}, never: pureNever},
 	"internal/lora/keeper":           {layer: 3, may: []string{"internal/spec", "internal/errdef", "internal/state", "internal/route", "internal/lora", "internal/enginetls"}, never: []string{"k8s.io/", "os/exec"}},
 	"internal/engine":                {layer: 1, may: []string{"internal/spec", "internal/errdef", "internal/wire"}, never: pureNever},

@@ -21,6 +21,7 @@ func TestTheTablesInTheDocs(t *testing.T) {
 	text := between(t, string(raw), "engines", enginesTable())
 	text = between(t, text, "start", startTable())
 	text = between(t, text, "metrics", metricsTable())
+	text = between(t, text, "untold", untoldTable())
 	if *update {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -44,7 +45,7 @@ func between(t *testing.T, text, name, table string) string {
 
 func enginesTable() string {
 	var b strings.Builder
-	b.WriteString("| engine | recognised by the command | or in the name of runtime or image | protocols | OpenAI | readiness | page of metrics |\n|---|---|---|---|---|---|---|\n")
+	b.WriteString("| engine | recognised by the command | or in the name of runtime or image | protocols | OpenAI | readiness | tells how many tokens it takes at | page of metrics |\n|---|---|---|---|---|---|---|---|\n")
 	for _, a := range engine.All() {
 		var protocols []string
 		for _, p := range a.Protocols {
@@ -66,8 +67,53 @@ func enginesTable() string {
 				page += "; " + a.Page.Needs
 			}
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | `%s` | %s |\n",
-			a.Name, ticked(a.Known.Commands), ticked(names), orNone(strings.Join(protocols, ", ")), ticked([]string{a.OpenAI}), a.Ready, page)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | `%s` | %s | %s |\n",
+			a.Name, ticked(a.Known.Commands), ticked(names), orNone(strings.Join(protocols, ", ")), ticked([]string{a.OpenAI}), a.Ready, ticked(limits(a)), page)
+	}
+	return b.String()
+}
+
+func limits(a *adapter.Adapter) []string {
+	var paths []string
+	for _, q := range a.Limits {
+		paths = append(paths, q.Path)
+	}
+	return paths
+}
+
+// untoldTable says what of the unified set each engine doesn't tell.
+func untoldTable() string {
+	var b strings.Builder
+	b.WriteString("| engine | what it doesn't tell |\n|---|---|\n")
+	for _, a := range engine.All() {
+		m := &a.Metrics
+		var not []string
+		for _, row := range []struct {
+			name string
+			told bool
+		}{
+			{"running", len(m.Running) > 0},
+			{"waiting", len(m.Waiting) > 0},
+			{"KV cache", len(m.KV) > 0},
+			{"prefix hits and queries", len(m.Hits) > 0 && len(m.Queries) > 0},
+			{"prompt tokens", len(m.Prompt) > 0},
+			{"generated tokens", len(m.Generated) > 0},
+			{"batch size", len(m.Batch) > 0},
+			{"time to first token", len(m.FirstToken) > 0},
+			{"time per token", len(m.PerToken) > 0},
+		} {
+			if !row.told {
+				not = append(not, row.name)
+			}
+		}
+		all := strings.Join(not, ", ")
+		switch len(not) {
+		case 0:
+			all = "nothing"
+		case 9:
+			all = "anything"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s |\n", a.Name, all)
 	}
 	return b.String()
 }

@@ -224,7 +224,7 @@ func (x *exchange) reportedAdapter() bool {
 	if err != nil || service == nil {
 		return false
 	}
-	x.answer(a.card(scope{table: x.view.table}, call.Model, service))
+	x.answer(a.card(x.allModels(), call.Model, service))
 	return true
 }
 

@@ -20,6 +20,8 @@ var extensions = []string{"model_repository", "binary_tensor_data"}
 type scope struct {
 	table   *route.Table
 	service *route.Service // nil means all
+	// lengths are what engines told of how many tokens they take; nil has none.
+	lengths map[spec.RevisionKey]int
 }
 
 // services returns those in scope.
@@ -109,7 +111,8 @@ func (s scope) unready() error {
 
 // serveBare answers a call that is for a server as a whole from the table.
 func (x *exchange) serveBare() {
-	s := scope{x.view.table, x.match.Service}
+	s := x.allModels()
+	s.service = x.match.Service
 	method := http.MethodGet
 	if x.match.Call.Op == route.RepositoryIndex {
 		method = http.MethodPost

@@ -21,6 +21,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/lora"
 	"stationmaster.dev/stationmaster/internal/pick"
 	"stationmaster.dev/stationmaster/internal/route"
+	"stationmaster.dev/stationmaster/internal/spec"
 	"stationmaster.dev/stationmaster/internal/state"
 	"stationmaster.dev/stationmaster/internal/wire/openai"
 )
@@ -63,6 +64,9 @@ type Config struct {
 	// Adapters are the LoRA adapters that replicas have: what asks for one goes only there. Nil leaves
 	// that to engines.
 	Adapters *state.Topic[lora.Known]
+	// ContextLengths are how many tokens engines tell that they take, by revision, for the list of models. Nil
+	// leaves that to what their command lines say.
+	ContextLengths *state.Topic[map[spec.RevisionKey]int]
 	// TrustForwarded keeps the Forwarded and X-Forwarded fields that clients send and adds
 	// to them. By default they are replaced.
 	TrustForwarded bool

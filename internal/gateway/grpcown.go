@@ -27,7 +27,7 @@ func hostOf(addr string) string {
 // serveWhole answers a call that is for a server as a whole from the table.
 func (c *call) serveWhole() error {
 	c.identify(nil)
-	s := scope{c.view.table, c.match.Service}
+	s := scope{table: c.view.table, service: c.match.Service}
 	var ask, answer proto.Message
 	switch c.oip {
 	case "ServerLive":

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strings"
@@ -45,8 +46,24 @@ type revisionCard struct {
 	Traffic int `json:"traffic"`
 }
 
+// allModels is the scope of all models, with what is known of them.
+func (x *exchange) allModels() scope {
+	s := scope{table: x.view.table}
+	if t := x.g.cfg.ContextLengths; t != nil {
+		if known := t.Load(); known != nil {
+			s.lengths = *known
+		}
+	}
+	return s
+}
+
+// contextLength is how many tokens a revision takes: as its engine says, else as its command line does.
+func (s scope) contextLength(service *route.Service, t *route.Target) int {
+	return cmp.Or(s.lengths[spec.RevisionKey{Namespace: service.Key.Namespace, Name: t.Revision}], t.ContextLength)
+}
+
 func (s scope) card(id string, service *route.Service) card {
-	c := newCard(id, service, s.table.BackendOf(service, spec.Predictor))
+	c := s.cardOf(id, service, s.table.BackendOf(service, spec.Predictor))
 	if service.Graph != nil {
 		if ready, _ := readiness(s.table, service); ready {
 			c.State = "ready"
@@ -55,7 +72,7 @@ func (s scope) card(id string, service *route.Service) card {
 	return c
 }
 
-func newCard(id string, service *route.Service, b *route.Backend) card {
+func (s scope) cardOf(id string, service *route.Service, b *route.Backend) card {
 	c := card{ID: id, Object: "model", OwnedBy: service.Key.Namespace, origin: origin{State: stateOf(b, nil)}}
 	if !service.Created.IsZero() {
 		c.Created = service.Created.Unix()
@@ -67,7 +84,7 @@ func newCard(id string, service *route.Service, b *route.Backend) card {
 	}
 	for i := range b.Targets {
 		t := &b.Targets[i]
-		from := origin{t.Revision, t.Digest, t.Format, t.ContextLength, stateOf(b, t)}
+		from := origin{t.Revision, t.Digest, t.Format, s.contextLength(service, t), stateOf(b, t)}
 		if t.Weight > most {
 			most, c.origin = t.Weight, from
 		}
@@ -108,7 +125,7 @@ func (x *exchange) answerModels(call openai.Call) {
 		x.fail(errNoRoutes)
 		return
 	}
-	s := scope{table: x.view.table}
+	s := x.allModels()
 	if call.Op == openai.Models {
 		x.answer(map[string]any{"object": "list", "data": append(s.cards(), x.view.adapters.cards(s)...)})
 		return
@@ -128,7 +145,7 @@ func (x *exchange) answerModels(call openai.Call) {
 		x.answer(x.view.adapters.card(s, call.Model, x.match.Service))
 		return
 	}
-	x.answer(newCard(call.Model, x.match.Service, x.match.Backend))
+	x.answer(s.cardOf(call.Model, x.match.Service, x.match.Backend))
 }
 
 // modelV1 answers GET /v1/models/<name> on the bare address where the engine speaks the OpenAI
@@ -146,7 +163,7 @@ func (x *exchange) modelV1(call openai.Call) bool {
 	if len(x.match.Backend.Targets) == 0 {
 		return false
 	}
-	s := scope{table: x.view.table}
+	s := x.allModels()
 	ready, _ := readiness(s.table, x.match.Service)
 	c := s.card(call.Model, x.match.Service)
 	if slices.Contains(x.match.Service.Adapters, call.Model) {

@@ -17,6 +17,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/gateway"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
+	"stationmaster.dev/stationmaster/internal/state"
 )
 
 // asked is an engine that says what reached it.
@@ -244,8 +245,11 @@ func TestModelsAreListed(t *testing.T) {
 	one := llm("one", "/", "one", route.Endpoint{HTTP: engine(t, asked("one"))})
 	one.Created = time.Unix(1_700_000_000, 0)
 	served := &one.Components[spec.Predictor].Targets[0]
-	served.Format, served.ContextLength, served.Tag = "gguf", 8192, "latest"
-	g := start(t, nil, one, service("v1", route.Endpoint{HTTP: engine(t, asked("v1"))}))
+	served.Format, served.ContextLength, served.Tag = "gguf", 100, "latest"
+	told := map[spec.RevisionKey]int{{Namespace: "default", Name: "one-00001"}: 8192, {Namespace: "other", Name: "v1-00001"}: 1}
+	lengths := new(state.Topic[map[spec.RevisionKey]int])
+	lengths.Publish(&told)
+	g := start(t, func(c *gateway.Config) { c.ContextLengths = lengths }, one, service("v1", route.Endpoint{HTTP: engine(t, asked("v1"))}))
 	c := client(t)
 	entry := `{"id":"one","object":"model","created":1700000000,"owned_by":"default","revision":"one-00001","digest":"sha256:4f2b","format":"gguf","context_length":8192,"state":"ready",
 		"revisions":[{"id":"one@one-00001","revision":"one-00001","digest":"sha256:4f2b","format":"gguf","context_length":8192,"state":"ready","tag":"latest","traffic":100}]}`

@@ -20,6 +20,9 @@ type Adapter struct {
 	OpenAI string
 	// Ready is the path that answers with 200 once models are served.
 	Ready string
+	// Limits are ways to ask it how many tokens a request may have; the first counts that tells. Nil means
+	// that it can't be asked.
+	Limits []Question
 	// Page is where its metrics are.
 	Page Page
 	// Metrics is what they mean. Where Page.Path is empty, there are none.

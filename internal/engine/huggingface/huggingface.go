@@ -18,6 +18,7 @@ var Adapter = adapter.Adapter{
 	Start:     adapter.Start{Model: "--model_dir", Name: "--model_name", Port: "--http_port", GRPCPort: "--grpc_port"},
 	Protocols: []spec.Protocol{spec.V1, spec.V2},
 	OpenAI:    "/openai", Ready: "/v2/health/ready",
+	Limits:  []adapter.Question{adapter.ListedLimit("/openai/v1/models")},
 	Page:    adapter.Page{Path: "/metrics"},
 	Metrics: vllm.Metrics,
 }

@@ -15,7 +15,9 @@ var Adapter = adapter.Adapter{
 		Env: map[string]string{"model": "LLAMA_ARG_MODEL", "host": "LLAMA_ARG_HOST", "port": "LLAMA_ARG_PORT"},
 	},
 	OpenAI: "/", Ready: "/health",
-	Page: adapter.Page{Path: "/metrics", Needs: "start llama-server with --metrics; llama-cpp-python's server has no page of metrics"},
+	// What each slot has, and where there is no /props what the model was trained with.
+	Limits: []adapter.Question{adapter.ToldLimit("/props", "default_generation_settings.n_ctx"), adapter.ListedLimit("/v1/models")},
+	Page:   adapter.Page{Path: "/metrics", Needs: "start llama-server with --metrics; llama-cpp-python's server has no page of metrics"},
 	// Source: a page of a real server (testdata/llamacpp.txt); tools/server/server-context.cpp.
 	Metrics: adapter.Metrics{
 		Running: []adapter.Series{adapter.Named("llamacpp:requests_processing")},

@@ -13,4 +13,5 @@ var Adapter = adapter.Adapter{
 	},
 	Start:  adapter.Start{Env: map[string]string{"model": "OLLAMA_MODELS", "host": "OLLAMA_HOST"}},
 	OpenAI: "/", Ready: "/api/version",
+	Limits: []adapter.Question{adapter.ShownLimit("/api/show")},
 }

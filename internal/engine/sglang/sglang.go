@@ -12,7 +12,9 @@ var Adapter = adapter.Adapter{
 	},
 	Start:  adapter.Start{Model: "--model-path", Name: "--served-model-name", Host: "--host", Port: "--port"},
 	OpenAI: "/", Ready: "/health",
-	Page: adapter.Page{Path: "/metrics", Needs: "start it with --enable-metrics"},
+	// python/sglang/srt/entrypoints/http_server.py, available_models.
+	Limits: []adapter.Question{adapter.ListedLimit("/v1/models")},
+	Page:   adapter.Page{Path: "/metrics", Needs: "start it with --enable-metrics"},
 	// operators.md 1c; python/sglang/srt/metrics/collector.py, later
 	// python/sglang/srt/observability/metrics_collector.py.
 	Metrics: adapter.Metrics{

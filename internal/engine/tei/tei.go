@@ -16,7 +16,8 @@ var Adapter = adapter.Adapter{
 	},
 	// It answers /v1/embeddings; its rerank has no /v1 before it.
 	OpenAI: "/", Ready: "/health",
-	Page: adapter.Page{Path: "/metrics"},
+	Limits: []adapter.Question{adapter.ToldLimit("/info", "max_input_length")},
+	Page:   adapter.Page{Path: "/metrics"},
 	// Source: core/src/queue.rs and router/src/prometheus.rs. The lengths of batches are tokens of
 	// prompts, since nothing is generated.
 	Metrics: adapter.Metrics{

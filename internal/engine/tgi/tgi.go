@@ -15,7 +15,8 @@ var Adapter = adapter.Adapter{
 		Env: map[string]string{"model": "MODEL_ID", "host": "HOSTNAME", "port": "PORT"},
 	},
 	OpenAI: "/", Ready: "/health",
-	Page: adapter.Page{Path: "/metrics"},
+	Limits: []adapter.Question{adapter.ToldLimit("/info", "max_total_tokens")},
+	Page:   adapter.Page{Path: "/metrics"},
 	// Source: docs/source/reference/metrics.md and router/src/server.rs. It tells neither the time to
 	// the first token, nor how full its cache is.
 	Metrics: adapter.Metrics{

@@ -26,6 +26,7 @@ var Adapter = adapter.Adapter{
 		Hits:       []adapter.Series{adapter.Named("trtllm_prompt_cached_tokens_total")},
 		Queries:    []adapter.Series{adapter.Named("trtllm_prompt_tokens_total")},
 		Prompt:     []adapter.Series{adapter.Named("trtllm_prompt_tokens_total")},
+		Generated:  []adapter.Series{adapter.Named("trtllm_generation_tokens_total")},
 		FirstToken: []adapter.Histogram{{Name: "trtllm_time_to_first_token_seconds"}},
 		PerToken:   []adapter.Histogram{{Name: "trtllm_time_per_output_token_seconds"}},
 		Batch:      []adapter.Batch{{Now: "trtllm_num_requests_running"}, {Now: "trtllm_num_active_requests"}},

@@ -13,6 +13,7 @@ var Adapter = adapter.Adapter{
 	// Source: docs/cli/serve of vllm-project/vllm; KServe's runtime kserve-vllmserver.
 	Start:  adapter.Start{Model: "--model", Name: "--served-model-name", Host: "--host", Port: "--port"},
 	OpenAI: "/", Ready: "/health",
+	Limits:  []adapter.Question{adapter.ListedLimit("/v1/models")},
 	Page:    adapter.Page{Path: "/metrics"},
 	Metrics: Metrics,
 }

@@ -93,7 +93,7 @@ func (b *Body) Next() ([]byte, error) {
 		switch {
 		case n > 0:
 			return b.out[:n], nil // an error comes again
-		case err == io.EOF: //nolint:errorlint // a wrapped one is no end
+		case err == io.EOF: // a wrapped one is no end
 			for b.more() {
 				b.piece = nil // what stands behind means nothing
 			}
