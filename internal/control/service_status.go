@@ -11,7 +11,6 @@ import (
 
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	"stationmaster.dev/stationmaster/internal/manifest"
-	"stationmaster.dev/stationmaster/internal/routing"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -41,7 +40,7 @@ func (c *Controller) status(s *service, now time.Time) v1beta1.InferenceServiceS
 		URL:                c.url(manifest.Host(s.key.Name, s.key.Namespace, c.cfg.Domain)),
 		Address:            &v1beta1.Addressable{URL: c.address(s)},
 	}
-	if !c.cfg.OneMachine && s.is.Labels[routing.VisibilityLabel] == routing.ClusterLocal {
+	if !c.cfg.OneMachine && manifest.ClusterLocal(s.is.Labels) {
 		next.URL = next.Address.URL
 	}
 	if s.runtimeKind == "ServingRuntime" {

@@ -316,9 +316,7 @@ func (f *Follower) look(ctx context.Context, of subject) error {
 	s.Adapters = routing.AdapterNames(models.Items)
 	s.Components = components(&is, &r, s.Observed)
 	line := routing.Line(s)
-	if is.Labels[routing.VisibilityLabel] == routing.ClusterLocal {
-		line = routing.Inside(line, f.cfg.Domain)
-	}
+	line = routing.Visible(line, is.Labels, f.cfg.Domain)
 	f.set(of, &line)
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	servingv1alpha1 "stationmaster.dev/stationmaster/api/serving/v1alpha1"
 	servingv1beta1 "stationmaster.dev/stationmaster/api/serving/v1beta1"
@@ -142,6 +143,7 @@ func compile(in Input) (Compiled, error) {
 		if n := pod.Containers[i].Name; i == 0 || n == ServerContainer || n == TransformerContainer {
 			defaultReadiness(&pod.Containers[i])
 		}
+		aimProbes(&pod.Containers[i])
 	}
 	out.PodTemplate = corev1.PodTemplateSpec{ObjectMeta: podMeta(in, p, dot), Spec: pod}
 	if b.local != nil {
@@ -300,13 +302,30 @@ func defaultReadiness(c *corev1.Container) {
 	if probe == nil {
 		probe = &corev1.Probe{TimeoutSeconds: 1, PeriodSeconds: 10, SuccessThreshold: 1, FailureThreshold: 3}
 	}
-	port := int32(DefaultHTTPPort)
-	if len(c.Ports) > 0 {
-		port = c.Ports[0].ContainerPort
-	}
 	probe.TCPSocket = &corev1.TCPSocketAction{}
-	probe.TCPSocket.Port.IntVal = port
 	c.ReadinessProbe = probe
+}
+
+// aimProbes gives the probes that name no port, which KServe's schema admits, one: of the ports
+// that the container declares the first, for httpGet the first that speaks HTTP/1; otherwise 8080.
+func aimProbes(c *corev1.Container) {
+	port := func(ok func(corev1.ContainerPort) bool) int32 {
+		if i := slices.IndexFunc(c.Ports, ok); i >= 0 {
+			return c.Ports[i].ContainerPort
+		}
+		return DefaultHTTPPort
+	}
+	for _, p := range []*corev1.Probe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe} {
+		if p == nil {
+			continue
+		}
+		if get := p.HTTPGet; get != nil && get.Port == (intstr.IntOrString{}) {
+			get.Port.IntVal = port(func(p corev1.ContainerPort) bool { return scheme(p.Name) == spec.HTTP })
+		}
+		if tcp := p.TCPSocket; tcp != nil && tcp.Port == (intstr.IntOrString{}) {
+			tcp.Port.IntVal = port(func(corev1.ContainerPort) bool { return true })
+		}
+	}
 }
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }

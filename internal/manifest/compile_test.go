@@ -236,6 +236,39 @@ containers:
 	}
 }
 
+// KServe's schema admits probes that name no port, and two of its samples have them; a cluster
+// refuses port 0.
+func TestProbesWithoutAPortGetTheContainers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		ports           string
+		wantGet, wantTo int32
+	}{
+		"the first":                      {"[{containerPort: 5000}, {containerPort: 6000}]", 5000, 5000},
+		"for HTTP the first that has it": {"[{containerPort: 9000, name: h2c}, {containerPort: 5000}]", 5000, 9000},
+		"8080 where none is declared":    {"[]", 8080, 8080},
+		"8080 where none speaks HTTP":    {"[{containerPort: 9000, name: grpc}]", 8080, 9000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			is := service(t, "predictor: {containers: [{name: kserve-container, image: i, ports: "+tc.ports+
+				", startupProbe: {httpGet: {path: /a}}, livenessProbe: {tcpSocket: {}}, readinessProbe: {httpGet: {path: /b, port: 77}}}]}")
+			c, err := manifest.Compile(input(t, is, spec.Predictor))
+			if err != nil {
+				t.Fatal(err)
+			}
+			have := c.PodTemplate.Spec.Containers[0]
+			if get, to := have.StartupProbe.HTTPGet.Port.IntVal, have.LivenessProbe.TCPSocket.Port.IntVal; get != tc.wantGet || to != tc.wantTo {
+				t.Errorf("httpGet asks port %d and tcpSocket %d, want %d and %d", get, to, tc.wantGet, tc.wantTo)
+			}
+			if kept := have.ReadinessProbe.HTTPGet.Port.IntVal; kept != 77 {
+				t.Errorf("a port that was named became %d", kept)
+			}
+			if w := c.Workload.Containers[0]; w.Startup.Action.HTTP.Port != int(tc.wantGet) || w.Liveness.Action.TCP.Port != int(tc.wantTo) {
+				t.Errorf("on one machine the probes are %+v and %+v", w.Startup.Action, w.Liveness.Action)
+			}
+		})
+	}
+}
+
 func TestFaultsNameThePlaceAndTheRemedy(t *testing.T) {
 	custom := func(text string) manifest.Input {
 		return manifest.Input{Service: service(t, text), Component: spec.Predictor}

@@ -18,7 +18,7 @@ func Direct(is *v1beta1.InferenceService) bool {
 
 // noDirect says why a service can have none; empty means that it can.
 func noDirect(is *v1beta1.InferenceService) string {
-	if is.Labels["networking.kserve.io/visibility"] == "cluster-local" {
+	if ClusterLocal(is.Labels) {
 		return "the service is cluster-local, and an HTTPRoute leads to it from outside"
 	}
 	if zero := directAtZero(is); zero != "" {

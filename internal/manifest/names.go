@@ -99,6 +99,13 @@ func ClusterHost(service string, c spec.Component, namespace string) string {
 // "/serving/<namespace>/<service>" (KServe's usual pathTemplate), without a slash at the end.
 func PathPrefix(namespace, service string) string { return "/serving/" + namespace + "/" + service }
 
+// ClusterLocal reports whether an object's labels keep it from clients outside the cluster:
+// KServe's label for Standard mode or, as manifests written for Knative mode run here as well,
+// Knative's.
+func ClusterLocal(labels map[string]string) bool {
+	return labels["networking.kserve.io/visibility"] == "cluster-local" || labels["networking.knative.dev/visibility"] == "cluster-local"
+}
+
 // withSuffix joins name and suffix into at most 63 bytes and keeps the suffix whole.
 func withSuffix(name, suffix string) string {
 	return shorten(name, maxLabel-len(suffix)) + suffix

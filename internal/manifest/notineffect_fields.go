@@ -357,14 +357,16 @@ var podAnnotations = []string{
 	"serving.kserve.io/s3-usevirtualbucket", "serving.kserve.io/s3-useaccelerate", "serving.kserve.io/s3-useanoncredential",
 }
 
+const scrapedElsewhere = "nothing is added to pods; Prometheus finds the engines' metrics by /engines/targets of the admin port"
+
 const ofSecrets = "on one machine it counts on a secret that the service account default lists, or as a variable of the environment"
 
 // annotations are KServe's that do nothing yet, and why.
 var annotations = map[string]string{
 	"serving.kserve.io/metric":                      noAutoscaler,
 	"serving.kserve.io/targetUtilizationPercentage": noAutoscaler,
-	"serving.kserve.io/enable-metric-aggregation":   "engines' metrics aren't gathered yet",
-	"serving.kserve.io/enable-prometheus-scraping":  "engines' metrics aren't gathered yet",
+	"serving.kserve.io/enable-metric-aggregation":   scrapedElsewhere,
+	"serving.kserve.io/enable-prometheus-scraping":  scrapedElsewhere,
 	"serving.kserve.io/storageSecretName":           "on one machine the secrets count that the service account default lists, then the environment",
 	"serving.kserve.io/s3-endpoint":                 ofSecrets,
 	"serving.kserve.io/s3-region":                   ofSecrets,

@@ -24,8 +24,5 @@ func GraphLine(g *v1alpha1.InferenceGraph, domain string, inCluster bool) route.
 	for _, suffix := range []string{"", ".svc", ".svc.cluster.local"} {
 		line.Hosts = append(line.Hosts, route.Host{Name: g.Name + "." + g.Namespace + suffix})
 	}
-	if g.Labels[VisibilityLabel] == ClusterLocal {
-		return Inside(line, domain)
-	}
-	return line
+	return Visible(line, g.Labels, domain)
 }

@@ -31,7 +31,11 @@ func TestAGraphHasTheNamesThatAServiceHas(t *testing.T) {
 			prefix: "/serving/team/chain", names: []string{"chain"},
 		},
 		"for the cluster only": {
-			inCluster: true, labels: map[string]string{routing.VisibilityLabel: routing.ClusterLocal},
+			inCluster: true, labels: map[string]string{"networking.kserve.io/visibility": "cluster-local"},
+			hosts: host("chain.team", "chain.team.svc", "chain.team.svc.cluster.local"),
+		},
+		"for the cluster only, in Knative's words": {
+			inCluster: true, labels: map[string]string{"networking.knative.dev/visibility": "cluster-local"},
 			hosts: host("chain.team", "chain.team.svc", "chain.team.svc.cluster.local"),
 		},
 	} {

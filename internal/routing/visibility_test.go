@@ -13,7 +13,7 @@ func TestAClusterLocalServiceIsFoundByPodsAlone(t *testing.T) {
 		Key: spec.ServiceKey{Namespace: "team", Name: "iris"}, Domain: "example.com", InCluster: true,
 		Components: []routing.Component{{Name: spec.Predictor}},
 	})
-	open, closed := route.Compile([]route.Service{line}), route.Compile([]route.Service{routing.Inside(line, "example.com")})
+	open, closed := route.Compile([]route.Service{line}), route.Compile([]route.Service{routing.Visible(line, map[string]string{"networking.kserve.io/visibility": "cluster-local"}, "example.com")})
 	for _, tc := range []struct {
 		host, path   string
 		open, closed bool
