@@ -29,6 +29,7 @@ import (
 // document, with a part of the reason. KServe refuses them as well: they have explainers and
 // fields that it removed, or two implementations.
 var refusedSamples = map[string]string{
+	"bentoml/bentoml":                                  `unknown field "container"`,
 	"explanation/alibi/cifar10/cifar10":                `unknown field "alibi"`,
 	"explanation/alibi/moviesentiment/moviesentiment":  `unknown field "alibi"`,
 	"explanation/alibi/moviesentiment/moviesentiment2": `unknown field "alibi"`,
@@ -36,19 +37,32 @@ var refusedSamples = map[string]string{
 	"rollout-strategy/rollout-strategy-example-3":      "not model and containers",
 }
 
-// samplesOf returns KServe's samples of InferenceServices, by file and, after the first, the
-// number of the document. It skips the test where they aren't beside this repository.
-func samplesOf(t *testing.T) map[string]string {
+// placeholders are what KServe's samples leave to their reader.
+var placeholders = strings.NewReplacer("{username}", "example", "{docker_username}", "example", "<namespace>", "default",
+	"{{ graph_name }}", "g", "{{ success_200_isvc_id }}", "success", "{{ error_404_isvc_id }}", "error")
+
+// document is one object of KServe's manifests.
+type document struct {
+	// name is that of its file below docs/samples, without its ending, and from the second
+	// object of a kind on with its number.
+	name             string
+	apiVersion, kind string
+	text             string
+}
+
+// corpusOf returns every object of KServe's manifests that a cluster could be given. It skips the
+// test where they aren't beside this repository.
+func corpusOf(t *testing.T) []document {
 	t.Helper()
 	root := os.Getenv("STATIONMASTER_SHARED")
 	if root == "" {
 		root = filepath.Join("..", "..", "..", "..", "shared")
 	}
-	root = filepath.Join(root, "corpus", "kserve", "docs", "samples")
+	root = filepath.Join(root, "corpus", "kserve")
 	if _, err := os.Stat(root); err != nil {
-		t.Skipf("no samples of KServe: %v", err)
+		t.Skipf("no manifests of KServe: %v", err)
 	}
-	out := map[string]string{}
+	var out []document
 	between := regexp.MustCompile(`(?m)^---\s*$`)
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || filepath.Ext(path) != ".yaml" {
@@ -62,17 +76,22 @@ func samplesOf(t *testing.T) map[string]string {
 		if err != nil {
 			return err
 		}
-		n := 0
-		for _, document := range between.Split(string(text), -1) {
+		file = strings.TrimPrefix(strings.TrimSuffix(filepath.ToSlash(file), ".yaml"), "docs/samples/")
+		seen := map[string]int{}
+		for i, part := range between.Split(string(text), -1) {
+			part = placeholders.Replace(part)
 			var head struct{ APIVersion, Kind string }
-			if yaml.Unmarshal([]byte(document), &head) != nil || head.Kind != "InferenceService" || head.APIVersion != "serving.kserve.io/v1beta1" {
+			if err := yaml.Unmarshal([]byte(part), &head); err != nil {
+				return fmt.Errorf("%s, object %d: %w", file, i, err)
+			}
+			if head.Kind == "" {
 				continue
 			}
-			name := strings.TrimSuffix(filepath.ToSlash(file), ".yaml")
-			if n++; n > 1 {
-				name = fmt.Sprintf("%s-%d", name, n)
+			name := file
+			if seen[head.Kind]++; seen[head.Kind] > 1 {
+				name = fmt.Sprintf("%s-%d", file, seen[head.Kind])
 			}
-			out[name] = document
+			out = append(out, document{name: name, apiVersion: head.APIVersion, kind: head.Kind, text: part})
 		}
 		return nil
 	})
@@ -82,9 +101,51 @@ func samplesOf(t *testing.T) map[string]string {
 	return out
 }
 
+// childless says why an object of KServe's manifests has no children here; empty means that it
+// has some.
+func childless(d document) string {
+	group, version, _ := strings.Cut(d.apiVersion, "/")
+	switch {
+	case d.kind == "InferenceService" && (group != "serving.kserve.io" || version != "v1beta1"):
+		return "a group or version that KServe removed"
+	case d.kind == "InferenceService":
+		return ""
+	case d.kind == "InferenceGraph":
+		return "it runs in the gateway (manifest's TestKServesGraphsAreAccepted)"
+	case d.kind == "TrainedModel":
+		return "it is a line of its service's list of models, which control writes"
+	case d.kind == "ClusterServingRuntime":
+		return "what others are made with (catalogue's tests)"
+	case strings.HasPrefix(d.kind, "LLMInferenceService"):
+		return "a kind that isn't served yet"
+	case d.kind == "KafkaSource":
+		return "Knative's"
+	case strings.HasPrefix(d.name, "config/"):
+		return "a part of KServe's own installation"
+	}
+	return ""
+}
+
+// samplesOf returns KServe's samples of InferenceServices by name.
+func samplesOf(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, d := range corpusOf(t) {
+		if childless(d) != "" {
+			continue
+		}
+		if d.kind != "InferenceService" {
+			t.Errorf("%s: what becomes of a %s of %s? Record its children, or say why it has none", d.name, d.kind, d.apiVersion)
+			continue
+		}
+		out[d.name] = d.text
+	}
+	return out
+}
+
 // attempt returns what a manifest comes to with everything that an operator makes of it when it
 // is applied first, or why it comes to nothing.
-func attempt(t *testing.T, text string) (*servingv1beta1.InferenceService, []client.Object, error) {
+func attempt(t *testing.T, cfg *Config, text string) (*servingv1beta1.InferenceService, []client.Object, error) {
 	t.Helper()
 	is := &servingv1beta1.InferenceService{}
 	if err := yaml.UnmarshalStrict([]byte(text), is); err != nil {
@@ -118,13 +179,13 @@ func attempt(t *testing.T, text string) (*servingv1beta1.InferenceService, []cli
 			}
 			m.elsewhere, out = &elsewhere{scaler: made}, append(out, made)
 		}
-		made, err := gatewayed.revisionObjects(m)
+		made, err := cfg.revisionObjects(m)
 		if err != nil {
 			return nil, nil, err
 		}
 		members, out = append(members, m), append(out, made...)
 	}
-	out = append(out, gatewayed.serviceObjects(spec.ServiceKey{Namespace: is.Namespace, Name: is.Name}, members)...)
+	out = append(out, cfg.serviceObjects(spec.ServiceKey{Namespace: is.Namespace, Name: is.Name}, members)...)
 	slices.SortStableFunc(out, func(a, b client.Object) int { return order(a) - order(b) })
 	return is, out, nil
 }
@@ -139,7 +200,7 @@ func TestChildrenOfKServesSamples(t *testing.T) {
 	var goldens []string
 	for _, name := range slices.Sorted(maps.Keys(samples)) {
 		t.Run(name, func(t *testing.T) {
-			is, objects, err := attempt(t, samples[name])
+			is, objects, err := attempt(t, &gatewayed, samples[name])
 			if reason, refused := refusedSamples[name]; refused || err != nil {
 				if !refused || err == nil || !strings.Contains(err.Error(), reason) {
 					t.Errorf("it is refused with %v, want %q", err, reason)
@@ -149,19 +210,7 @@ func TestChildrenOfKServesSamples(t *testing.T) {
 			kept(t, is, objects)
 			golden := filepath.Join("testdata", "samples", strings.ReplaceAll(name, "/", "_")+".yaml")
 			goldens = append(goldens, golden)
-			have := rendered(t, objects)
-			if *update {
-				if err := errors.Join(os.MkdirAll(filepath.Dir(golden), 0o755), os.WriteFile(golden, []byte(have), 0o644)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if d := cmp.Diff(string(want), have); d != "" {
-				t.Errorf("-update rewrites it (-want +got):\n%s", d)
-			}
+			compare(t, golden, rendered(t, objects))
 		})
 	}
 	stored, err := filepath.Glob(filepath.Join("testdata", "samples", "*.yaml"))
@@ -172,6 +221,23 @@ func TestChildrenOfKServesSamples(t *testing.T) {
 		if !slices.Contains(goldens, file) && !t.Failed() {
 			t.Errorf("%s is of no sample: remove it", file)
 		}
+	}
+}
+
+// compare holds what objects are written as against a golden file.
+func compare(t *testing.T, golden, have string) {
+	t.Helper()
+	if *update {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(golden), 0o755), os.WriteFile(golden, []byte(have), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), have); d != "" {
+		t.Errorf("-update rewrites it (-want +got):\n%s", d)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -244,19 +243,7 @@ spec:
 				}
 				have.WriteString("---\n" + string(text))
 			}
-			golden := filepath.Join("testdata", name+".yaml")
-			if *update {
-				if err := os.WriteFile(golden, []byte(have.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if d := cmp.Diff(string(want), have.String()); d != "" {
-				t.Errorf("-update rewrites it (-want +got):\n%s", d)
-			}
+			compare(t, filepath.Join("testdata", name+".yaml"), have.String())
 		})
 	}
 }
