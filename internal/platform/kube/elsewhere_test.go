@@ -67,7 +67,8 @@ func (d *delegating) until(what string, elsewhere bool, ok func(spec.Observed) b
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		o, err := d.Observe(d.t.Context(), iris)
 		if err == nil {
-			n := 2
+			// What isn't told yet of who sets replicas, for the Deployment isn't seen, stays as it is.
+			n := max(2, readyOf(o))
 			if e, told := o.Elsewhere["iris-1"]; told {
 				n = e.Asked
 			}
