@@ -42,9 +42,18 @@ func (x *exchange) v2OverOpenAI(e *route.Endpoint) error {
 	return x.generate(e)
 }
 
-// openAIPathOf is where an engine answers a path of the OpenAI API.
+// openAIPathOf is where an engine answers a path of the OpenAI API. A root with a version of its own takes
+// the place of /v1.
 func openAIPathOf(t *route.Target, path string) string {
-	return strings.TrimSuffix(t.OpenAI, "/") + path
+	root := strings.TrimSuffix(t.OpenAI, "/")
+	if version, ok := strings.CutPrefix(root[strings.LastIndexByte(root, '/')+1:], "v"); ok && isNumber(version) {
+		path = strings.TrimPrefix(path, "/v1")
+	}
+	return root + path
+}
+
+func isNumber(text string) bool {
+	return text != "" && strings.Trim(text, "0123456789") == ""
 }
 
 func jsonBody(content []byte) *convert.Body {
@@ -69,6 +78,10 @@ func (x *exchange) askOpenAI(e *route.Endpoint, asked *oip.InferRequest) (*oip.I
 	if err != nil {
 		return nil, err
 	}
+	return x.fetchOpenAI(e, to)
+}
+
+func (x *exchange) fetchOpenAI(e *route.Endpoint, to translate.ToOpenAI) (*oip.InferResponse, error) {
 	_, answer, err := x.fetch(e, http.MethodPost, func() string { return openAIPathOf(x.target.Target, to.Path()) },
 		jsonBody(to.Body(x.engineName())))
 	if err != nil {
@@ -80,6 +93,28 @@ func (x *exchange) askOpenAI(e *route.Endpoint, asked *oip.InferRequest) (*oip.I
 	}
 	x.hold.picked.tokens = countTokens(x.g, x.target, answer)
 	return out, nil
+}
+
+// openAIOverOwn answers rerank, score or classify from an engine that has them in paths and shapes of its own.
+func (x *exchange) openAIOverOwn(e *route.Endpoint) error {
+	body, err := x.readBody()
+	if err != nil {
+		return err
+	}
+	to, back, err := translate.NewByOwnPath(x.ask.call.Path, body, x.target.settings, translate.Origin{ID: x.id, Created: x.start.Unix()})
+	if err != nil {
+		return err
+	}
+	out, err := x.fetchOpenAI(e, to)
+	if err != nil {
+		return err
+	}
+	answer, err := back(out)
+	if err != nil {
+		return err
+	}
+	x.answerBytes(http.StatusOK, "application/json", answer)
+	return nil
 }
 
 // countTokens counts what an answer in one piece tells of its usage, and returns how many tokens it

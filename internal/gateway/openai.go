@@ -355,11 +355,11 @@ func (x *exchange) dress() {
 }
 
 // path is that under which an engine answers.
-func (a *asked) path(path string, t *route.Target) string {
+func (a *asked) path(path string, t *target) string {
 	if a == nil || t.OpenAI == "" || a.call.Root == "" && !a.call.Op.Asks() {
 		return path
 	}
-	return strings.TrimSuffix(t.OpenAI, "/") + a.call.Path
+	return openAIPathOf(t.Target, t.settings.Path(a.call.Path))
 }
 
 // end ends what goes on for the answer.

@@ -67,7 +67,7 @@ func (x *exchange) targetPath() string {
 	if name, rewrite := engineModel(&x.match, x.target.Target); rewrite {
 		path = x.match.Call.Renamed(path, name)
 	}
-	path = x.ask.path(path, x.target.Target)
+	path = x.ask.path(path, x.target)
 	if x.query == "" {
 		return path
 	}

@@ -142,7 +142,7 @@ func (x *exchange) modelFor(t *route.Target) string {
 func (p *prefill) ask(t *route.Target, e *route.Endpoint, body []byte) []byte {
 	x := p.x
 	req := &upstream.Request{
-		Method: http.MethodPost, Target: x.ask.path(x.match.Path, t), Host: x.r.Host,
+		Method: http.MethodPost, Target: x.ask.path(x.match.Path, p.x.view.targets[t]), Host: x.r.Host,
 		Header: x.prefillHeader(t), Body: bytes.NewReader(body), ContentLength: int64(len(body)),
 		Set:           []upstream.Field{{Name: "X-Request-Id", Value: x.id}},
 		HeaderTimeout: x.timeout(), IdleTimeout: x.g.cfg.Timeouts.Idle,

@@ -37,6 +37,8 @@ const (
 	v1OverOpenAI
 	// openAIOverV1 has nothing to carry: the request passes, and what has no such path is told so.
 	openAIOverV1
+	// openAIOverOwn is for what an engine has in paths and shapes of its own.
+	openAIOverOwn
 )
 
 // reaches reports whether there is a translation, and a replica has the port for it.
@@ -58,7 +60,7 @@ func (x *exchange) wayTo(t *route.Target) way {
 	call := x.match.Call
 	switch {
 	case x.ask != nil && x.ask.relay != nil:
-		return openAIOver(t)
+		return openAIOver(t, x.view.targets[t].settings, x.ask.call.Op)
 	case call.Protocol == spec.V1:
 		return v1Over(t, call.Op)
 	case call.Protocol == spec.V2:
@@ -68,8 +70,12 @@ func (x *exchange) wayTo(t *route.Target) way {
 }
 
 // openAIOver says how a request of the OpenAI API gets to an engine that may not speak it.
-func openAIOver(t *route.Target) way {
+func openAIOver(t *route.Target, s translate.Settings, op openai.Op) way {
 	switch {
+	case t.OpenAI != "" && s.Either && tensors(t):
+		return openAIOverV2
+	case t.OpenAI != "" && s.Dialect == translate.DialectTEI && (op == openai.Rerank || op == openai.Score || op == openai.Classify):
+		return openAIOverOwn
 	case t.OpenAI != "":
 	case tensors(t):
 		return openAIOverV2
@@ -122,6 +128,8 @@ func (x *exchange) translate(e *route.Endpoint) bool {
 			err = x.predictOverOpenAI(e)
 		case openAIOverV1:
 			err = x.openAIOverV1()
+		case openAIOverOwn:
+			err = x.openAIOverOwn(e)
 		case v2OverOpenAI:
 			err = x.v2OverOpenAI(e)
 		case v2OverV1:
@@ -153,6 +161,8 @@ func (x *exchange) openAIOverV2(e *route.Endpoint) error {
 	switch {
 	case err != nil:
 		return err
+	case x.target.settings.Either && !translate.Tensors(known.meta):
+		return errPassed // it is one of those that speak OpenAI
 	case known.meta == nil || op.Generates() && len(known.meta.Inputs) == 0:
 		// An engine that doesn't tell of its model may speak the OpenAI API itself.
 		x.otherwise = x.tellsNothing()

@@ -49,7 +49,7 @@ func validateTranslation(annotations map[string]string, at *field.Path) field.Er
 	}
 	const key = "stationmaster.dev/openai-root"
 	if root, ok := annotations[key]; ok && root != "-" && !strings.HasPrefix(root, "/") {
-		return field.ErrorList{field.Invalid(at.Key(key), root, "must be the path before /v1, which begins with a slash (/ for none), or - to leave paths alone")}
+		return field.ErrorList{field.Invalid(at.Key(key), root, "must be the path before /v1, which begins with a slash (/ for none; one like /v3 takes the place of /v1), or - to leave paths alone")}
 	}
 	return nil
 }

@@ -1,15 +1,18 @@
 package routing
 
 import (
+	"slices"
 	"strings"
 
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+	"stationmaster.dev/stationmaster/internal/engine/adapter"
 	"stationmaster.dev/stationmaster/internal/manifest"
 	"stationmaster.dev/stationmaster/internal/route"
 )
 
 // OpenAIRootAnnotation says under which path before /v1 an engine speaks the OpenAI API: "/openai",
-// "/" for none, "-" for one that must be asked as the client asked. It is one of the pod's: of the
+// "/" for none, "-" for one that must be asked as the client asked. A path that ends in a version of its
+// own, as /v3, takes the place of /v1. It is one of the pod's: of the
 // runtime's spec.annotations, the InferenceService or the component.
 const OpenAIRootAnnotation = "stationmaster.dev/openai-root"
 
@@ -24,16 +27,44 @@ func credentials(rev *smv1alpha1.Revision) route.Credentials {
 	return route.CredentialsByProtocol
 }
 
-// translation is what is declared of a revision's translations. An engine that must be asked as the
-// client asked gets none.
+// translation is what is declared of a revision's translations, behind what is known of its engine: of two
+// settings of one name the latter counts. An engine that must be asked as the client asked gets none.
 func translation(rev *smv1alpha1.Revision) string {
-	if declared := strings.TrimSpace(rev.Spec.PodTemplate.Annotations[manifest.TranslateAnnotation]); declared != "" {
+	declared := strings.TrimSpace(rev.Spec.PodTemplate.Annotations[manifest.TranslateAnnotation])
+	switch {
+	case declared == "off":
 		return declared
-	}
-	if rev.Spec.PodTemplate.Annotations[OpenAIRootAnnotation] == "-" {
+	case declared == "" && rev.Spec.PodTemplate.Annotations[OpenAIRootAnnotation] == "-":
 		return "off"
 	}
-	return ""
+	var all []string
+	if a := EngineOf(rev); a != nil {
+		all = append(all, a.Translate, taskOf(rev, a))
+	}
+	all = slices.DeleteFunc(append(all, declared), func(s string) bool { return s == "" })
+	return strings.Join(all, ", ")
+}
+
+// taskOf is what a revision's model is for, as its engine's command line says; empty where it says nothing.
+func taskOf(rev *smv1alpha1.Revision, a *adapter.Adapter) string {
+	cs := rev.Spec.PodTemplate.Spec.Containers
+	if len(cs) == 0 || len(a.Tasks) == 0 {
+		return ""
+	}
+	task := ""
+	words := strings.Fields(strings.Join(append(slices.Clone(cs[0].Command), cs[0].Args...), " "))
+	for i, word := range words {
+		flag, value, joined := strings.Cut(word, "=")
+		if !joined && i+1 < len(words) {
+			value = words[i+1]
+		}
+		for _, t := range a.Tasks {
+			if t.Flag == flag && (t.Value == value || t.Value == "" && !joined) {
+				task = "task=" + t.Is
+			}
+		}
+	}
+	return task
 }
 
 // prefixVariable is how KServe's own servers are told their root.

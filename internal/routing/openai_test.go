@@ -9,6 +9,7 @@ import (
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/manifest"
 	"stationmaster.dev/stationmaster/internal/route"
+	"stationmaster.dev/stationmaster/internal/translate"
 )
 
 func TestWhereEnginesSpeakOpenAI(t *testing.T) {
@@ -63,6 +64,36 @@ func TestWhatIsDeclaredOfTranslations(t *testing.T) {
 		rev.Spec.PodTemplate.Annotations = tc.annotations
 		if got := translation(&rev); got != tc.want {
 			t.Errorf("%s: got %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+func TestWhatAnEngineTellsOfTranslations(t *testing.T) {
+	for name, tc := range map[string]struct {
+		declared string
+		command  []string
+		want     string
+	}{
+		"TEI":                         {"", []string{"text-embeddings-router", "--model-id", "x"}, "task=embeddings, dialect=tei"},
+		"TEI, declared otherwise":     {"task=rerank", []string{"text-embeddings-router"}, "task=embeddings, dialect=tei, task=rerank"},
+		"TEI, off":                    {"off", []string{"text-embeddings-router"}, "off"},
+		"vLLM":                        {"", []string{"vllm", "serve", "x"}, "dialect=vllm"},
+		"vLLM that makes vectors":     {"", []string{"sh", "-c", "exec vllm serve x --task embed"}, "dialect=vllm, task=embeddings"},
+		"vLLM that scores":            {"input=pairs", []string{"vllm", "serve", "x", "--task=score"}, "dialect=vllm, task=score, input=pairs"},
+		"llama.cpp that ranks":        {"", []string{"llama-server", "--embeddings", "--reranking", "--port", "1"}, "task=rerank"},
+		"llama.cpp":                   {"", []string{"llama-server", "--port", "1"}, ""},
+		"OpenVINO's embeddings":       {"", []string{"ovms", "--task", "embeddings"}, "models=either, task=embeddings"},
+		"OpenVINO's text, by default": {"", []string{"ovms", "--task", "text_generation"}, "models=either"},
+	} {
+		var rev smv1alpha1.Revision
+		rev.Spec.PodTemplate.Annotations = map[string]string{manifest.TranslateAnnotation: tc.declared}
+		rev.Spec.PodTemplate.Spec.Containers = []corev1.Container{{Command: tc.command}}
+		got := translation(&rev)
+		if got != tc.want {
+			t.Errorf("%s: got %q, want %q", name, got, tc.want)
+		}
+		if _, err := translate.ParseSettings(got); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

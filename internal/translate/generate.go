@@ -23,8 +23,9 @@ type Generate struct {
 // NewGenerate reads a request's body; model and version are those of its path. Errors are ErrInvalid.
 func NewGenerate(body []byte, model, version string, stream bool, settings Settings) (*Generate, error) {
 	g := &Generate{prompt: prompt{chat: settings.Task == TaskChat}, model: model, version: version, stream: stream}
-	if settings.Task == TaskEmbeddings {
-		return nil, unsupported("model %s makes embeddings, not texts: ask it over /v2/models/%s/infer or OpenAI's embeddings", model, model)
+	switch settings.Task {
+	case TaskEmbeddings, TaskRerank, TaskScore, TaskClassify:
+		return nil, unsupported("model %s is declared for %s, not for making texts: ask it over /v2/models/%s/infer or /v1/%s", model, settings.Task, model, settings.Task)
 	}
 	err := members(body, func(s *jsonscan.Scanner, key string) (bool, error) {
 		switch key {

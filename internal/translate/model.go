@@ -73,12 +73,15 @@ func (m *Model) findInputs(inputs []oip.TensorMetadata) error {
 	m.shape(texts[0].Shape)
 	if len(texts) == 2 {
 		m.pair = texts[1].Name
-		if slices.Contains([]string{"query", "text_1", "question"}, texts[1].Name) {
+		if isFirst(texts[1].Name) {
 			m.text, m.pair = m.pair, m.text
 		}
 	}
 	return nil
 }
+
+// isFirst reports whether an input goes by a name of the first text of a pair.
+func isFirst(name string) bool { return slices.Contains([]string{"query", "text_1", "question"}, name) }
 
 func (m *Model) shape(shape []int64) {
 	m.column = len(shape) == 2 && shape[1] != 2

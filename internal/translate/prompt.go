@@ -271,11 +271,16 @@ func NewPrompts(r *oip.InferRequest, s Settings) (*Prompts, error) {
 
 // readTensor reads a tensor of texts; they are in a row, or in a column.
 func readTensor(t *oip.Tensor) ([][]byte, error) {
-	if err := t.Check(); err != nil {
-		return nil, err
-	}
 	if len(t.Shape) > 2 || len(t.Shape) == 2 && t.Shape[1] != 1 {
 		return nil, invalid("input %q has the shape %v: give texts as [n] or [n, 1]", t.Name, t.Shape)
+	}
+	return textsOf(t)
+}
+
+// textsOf reads a tensor of texts of any shape; there is one at least.
+func textsOf(t *oip.Tensor) ([][]byte, error) {
+	if err := t.Check(); err != nil {
+		return nil, err
 	}
 	values, err := t.Values()
 	if err != nil {
@@ -384,24 +389,16 @@ func (p *Prompts) Answer(body []byte) (*oip.InferResponse, error) {
 
 // newEmbed reads a V2 infer request for an engine that makes embeddings over OpenAI.
 func newEmbed(r *oip.InferRequest, s Settings) (*embed, error) {
-	for _, o := range r.Outputs {
-		if o.Name != embeddingOutput {
-			return nil, invalid("there is no output %q: the model has %s", o.Name, embeddingOutput)
-		}
+	if err := noMore(r, embeddingOutput); err != nil {
+		return nil, err
 	}
-	if len(r.Inputs) != 1 || r.Inputs[0].Name != textInput && r.Inputs[0].Name != s.Text {
-		return nil, invalid("the model takes one input, %s", textInput)
-	}
-	if len(r.Parameters) > 0 {
-		return nil, invalid("the parameter %q has no counterpart in OpenAI's embeddings", sorted(r.Parameters)[0])
-	}
-	texts, err := readTensor(&r.Inputs[0])
+	texts, err := oneInput(r, s.Text)
 	return &embed{texts: texts}, err
 }
 
 // ToOpenAI is a V2 infer request on its way to an engine that speaks OpenAI.
 type ToOpenAI interface {
-	// Path is where the engine is asked, after its root; it begins with /v1/.
+	// Path is where the engine is asked, after its root.
 	Path() string
 	// Body is the request for an engine that knows the model by this name.
 	Body(model string) []byte
@@ -412,8 +409,13 @@ type ToOpenAI interface {
 // NewToOpenAI reads a V2 infer request of texts; the task that is declared says what is asked. Errors
 // are ErrInvalid.
 func NewToOpenAI(r *oip.InferRequest, s Settings) (ToOpenAI, error) {
-	if s.Task == TaskEmbeddings {
+	switch s.Task {
+	case TaskEmbeddings:
 		return newEmbed(r, s)
+	case TaskRerank, TaskScore:
+		return newCompare(r, s)
+	case TaskClassify:
+		return newClassify(r, s)
 	}
 	return NewPrompts(r, s)
 }
@@ -434,6 +436,11 @@ func LanguageMetadata(name string, s Settings) *oip.ModelMetadata {
 		m.Inputs[0].Shape[0], m.Outputs[0].Shape[0], m.Outputs[1].Shape[0] = 1, 1, 1
 	case TaskEmbeddings:
 		m.Outputs = []oip.TensorMetadata{{Name: embeddingOutput, Datatype: oip.FP32, Shape: []int64{-1, -1}}}
+	case TaskRerank, TaskScore:
+		m.Inputs = pairInputs(s)
+		m.Outputs = []oip.TensorMetadata{{Name: scoresOutput, Datatype: oip.FP32, Shape: []int64{-1}}}
+	case TaskClassify:
+		m.Outputs = []oip.TensorMetadata{{Name: labelsOutput, Datatype: oip.Bytes, Shape: []int64{-1}}, {Name: probabilitiesOutput, Datatype: oip.FP32, Shape: []int64{-1, -1}}}
 	}
 	return m
 }

@@ -2,6 +2,20 @@ package translate
 
 import "stationmaster.dev/stationmaster/internal/wire/oip"
 
+// Tensors reports whether a model's metadata is that of one which takes tensors. Engines that serve both
+// kinds tell of others nothing, or datatypes that are none.
+func Tensors(meta *oip.ModelMetadata) bool {
+	if meta == nil || len(meta.Inputs) == 0 {
+		return false
+	}
+	for i := range meta.Inputs {
+		if meta.Inputs[i].Datatype.Size() < 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // NotTensors refuses a path of the OpenAI API that a model of tensors has no counterpart for, and tells
 // what the model can do instead. texts is how it is asked about texts, nil where it can't be.
 func NotTensors(path, name string, meta *oip.ModelMetadata, texts *Model) error {

@@ -24,9 +24,15 @@ const Annotation = "stationmaster.dev/translate"
 type Settings struct {
 	// Off says that nothing is translated.
 	Off bool
-	// Task is what prompts that come as tensors ask of an engine that speaks OpenAI: completions (""
-	// means them, too), chat or embeddings.
+	// Task is what texts that come as tensors ask of an engine that speaks OpenAI: completions (""
+	// means them, too), chat, embeddings, rerank, score or classify.
 	Task string
+	// Dialect is how an engine that speaks OpenAI is asked for rerank, score and classify: "", DialectVLLM
+	// or DialectTEI.
+	Dialect string
+	// Either says that the engine answers some models over V2 and some over OpenAI: the model's metadata
+	// tells which.
+	Either bool
 	// Text and Pair name the inputs that take texts, and second texts; Output the one output that is
 	// read. Empty means that the metadata tells.
 	Text, Pair, Output string
@@ -45,11 +51,15 @@ const (
 	TaskCompletions = "completions"
 	TaskChat        = "chat"
 	TaskEmbeddings  = "embeddings"
+	TaskRerank      = "rerank"
+	TaskScore       = "score"
+	TaskClassify    = "classify"
 )
 
 // ParseSettings reads a declaration: "off", or settings with commas between them, as in
 // "input=text, output=vector, pooling=mean, normalize=true, dimensions=truncate, labels=no|yes,
-// task=chat". Errors are ErrInvalid.
+// task=chat, dialect=tei, models=either". Of a setting that comes twice the last one counts. Errors are
+// ErrInvalid.
 func ParseSettings(text string) (Settings, error) {
 	var s Settings
 	if strings.TrimSpace(text) == "off" {
@@ -82,7 +92,15 @@ func (s *Settings) set(key, value string) error {
 	switch key {
 	case "task":
 		s.Task = value
-		return oneOf(TaskCompletions, TaskChat, TaskEmbeddings)
+		return oneOf(TaskCompletions, TaskChat, TaskEmbeddings, TaskRerank, TaskScore, TaskClassify)
+	case "dialect":
+		if s.Dialect = value; value == "openai" {
+			s.Dialect = ""
+		}
+		return oneOf("openai", DialectVLLM, DialectTEI)
+	case "models":
+		s.Either = value == "either"
+		return oneOf("either", "declared")
 	case "input":
 		s.Text = value
 	case "pair":
@@ -102,7 +120,7 @@ func (s *Settings) set(key, value string) error {
 	case "labels":
 		s.Labels = strings.Split(value, "|")
 	default:
-		return invalid("%s: there is no setting %.100q; there are task, input, pair, output, pooling, normalize, dimensions and labels", Annotation, key)
+		return invalid("%s: there is no setting %.100q; there are task, dialect, models, input, pair, output, pooling, normalize, dimensions and labels", Annotation, key)
 	}
 	return nil
 }

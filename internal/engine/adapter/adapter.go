@@ -15,9 +15,15 @@ type Adapter struct {
 	Start Start
 	// Protocols are the inference protocols that it speaks by itself, the OpenAI API apart.
 	Protocols []spec.Protocol
-	// OpenAI is the path before /v1 under which it speaks the OpenAI API, "/" for none; empty means
-	// that it doesn't, or not under /v1.
+	// OpenAI is the path before /v1 under which it speaks the OpenAI API, "/" for none; one that ends in a
+	// version of its own, as /v3, takes the place of /v1. Empty means that it doesn't.
 	OpenAI string
+	// Translate is how it is asked in other protocols, in the words of the annotation
+	// stationmaster.dev/translate, where nothing else is declared.
+	Translate string
+	// Tasks are flags that tell, in the same words, what its model is for. Of those that are given the last
+	// one counts.
+	Tasks []Task
 	// Ready is the path that answers with 200 once models are served.
 	Ready string
 	// Limits are ways to ask it how many tokens a request may have; the first counts that tells. Nil means
@@ -35,6 +41,14 @@ type Marks struct {
 	Commands []string
 	// Images and Runtimes are parts of the names of container images and of serving runtimes.
 	Images, Runtimes []string
+}
+
+// Task is what a flag of the command line tells.
+type Task struct {
+	// Flag is given with Value as its value, or, where Value is empty, alone.
+	Flag, Value string
+	// Is is what the model is for: completions, chat, embeddings, rerank, score or classify.
+	Is string
 }
 
 // Start is how an engine's command line and environment are written. A name that is empty has no

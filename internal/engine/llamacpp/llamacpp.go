@@ -18,6 +18,10 @@ var Adapter = adapter.Adapter{
 	// What each slot has, and where there is no /props what the model was trained with.
 	Limits: []adapter.Question{adapter.ToldLimit("/props", "default_generation_settings.n_ctx"), adapter.ListedLimit("/v1/models")},
 	Page:   adapter.Page{Path: "/metrics", Needs: "start llama-server with --metrics; llama-cpp-python's server has no page of metrics"},
+	Tasks: []adapter.Task{
+		{Flag: "--embedding", Is: "embeddings"}, {Flag: "--embeddings", Is: "embeddings"},
+		{Flag: "--rerank", Is: "rerank"}, {Flag: "--reranking", Is: "rerank"},
+	},
 	// Source: a page of a real server (testdata/llamacpp.txt); tools/server/server-context.cpp.
 	Metrics: adapter.Metrics{
 		Running: []adapter.Series{adapter.Named("llamacpp:requests_processing")},

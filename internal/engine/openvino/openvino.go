@@ -18,8 +18,13 @@ var Adapter = adapter.Adapter{
 		Model: "--model_path", Name: "--model_name", Host: "--rest_bind_address", Port: "--rest_port", GRPCPort: "--port",
 	},
 	Protocols: []spec.Protocol{spec.V1, spec.V2, spec.GRPCV2},
-	Ready:     "/v2/health/ready",
-	Page:      adapter.Page{Path: "/metrics", Needs: "start it with --metrics_enable"},
+	// Graphs of its own speak the OpenAI API, models of one network tensors (docs/clients_genai.md).
+	OpenAI: "/v3", Ready: "/v2/health/ready",
+	Translate: "models=either",
+	Tasks: []adapter.Task{
+		{Flag: "--task", Value: "embeddings", Is: "embeddings"}, {Flag: "--task", Value: "rerank", Is: "rerank"},
+	},
+	Page: adapter.Page{Path: "/metrics", Needs: "start it with --metrics_enable"},
 	// Source: docs/metrics.md and src/metric_config.cpp. Graphs serve its generative models. What it
 	// calls a queue's size is how many may be computed at once.
 	Metrics: adapter.Metrics{

@@ -15,6 +15,7 @@ var Adapter = adapter.Adapter{
 	// python/sglang/srt/entrypoints/http_server.py, available_models.
 	Limits: []adapter.Question{adapter.ListedLimit("/v1/models")},
 	Page:   adapter.Page{Path: "/metrics", Needs: "start it with --enable-metrics"},
+	Tasks:  []adapter.Task{{Flag: "--is-embedding", Is: "embeddings"}},
 	// operators.md 1c; python/sglang/srt/metrics/collector.py, later
 	// python/sglang/srt/observability/metrics_collector.py.
 	Metrics: adapter.Metrics{

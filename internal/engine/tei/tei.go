@@ -14,10 +14,11 @@ var Adapter = adapter.Adapter{
 		Model: "--model-id", Host: "--hostname", Port: "--port",
 		Env: map[string]string{"model": "MODEL_ID", "host": "HOSTNAME", "port": "PORT"},
 	},
-	// It answers /v1/embeddings; its rerank has no /v1 before it.
+	// Of the OpenAI API it has /v1/embeddings (and not models, nor completions); router/src/http/server.rs.
 	OpenAI: "/", Ready: "/health",
-	Limits: []adapter.Question{adapter.ToldLimit("/info", "max_input_length")},
-	Page:   adapter.Page{Path: "/metrics"},
+	Limits:    []adapter.Question{adapter.ToldLimit("/info", "max_input_length")},
+	Page:      adapter.Page{Path: "/metrics"},
+	Translate: "task=embeddings, dialect=tei",
 	// Source: core/src/queue.rs and router/src/prometheus.rs. The lengths of batches are tokens of
 	// prompts, since nothing is generated.
 	Metrics: adapter.Metrics{

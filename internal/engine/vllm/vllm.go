@@ -13,7 +13,14 @@ var Adapter = adapter.Adapter{
 	// Source: docs/cli/serve of vllm-project/vllm; KServe's runtime kserve-vllmserver.
 	Start:  adapter.Start{Model: "--model", Name: "--served-model-name", Host: "--host", Port: "--port"},
 	OpenAI: "/", Ready: "/health",
-	Limits:  []adapter.Question{adapter.ListedLimit("/v1/models")},
+	Limits: []adapter.Question{adapter.ListedLimit("/v1/models")},
+	// vllm/entrypoints/pooling: classify has no form under /v1.
+	Translate: "dialect=vllm",
+	Tasks: []adapter.Task{
+		{Flag: "--task", Value: "embed", Is: "embeddings"}, {Flag: "--task", Value: "embedding", Is: "embeddings"},
+		{Flag: "--task", Value: "classify", Is: "classify"}, {Flag: "--task", Value: "score", Is: "score"},
+		{Flag: "--convert", Value: "embed", Is: "embeddings"}, {Flag: "--convert", Value: "classify", Is: "classify"},
+	},
 	Page:    adapter.Page{Path: "/metrics"},
 	Metrics: Metrics,
 }
