@@ -271,6 +271,7 @@ func (x *exchange) reply(resp *upstream.Response) {
 		}
 	}
 	x.started = true
+	held := !x.letGo(resp)
 	x.w.WriteHeader(resp.Status)
 	flusher, _ := x.w.(http.Flusher)
 	if piece == nil && err == nil && flusher != nil {
@@ -287,6 +288,7 @@ func (x *exchange) reply(resp *upstream.Response) {
 				flusher.Flush()
 			}
 		}
+		held = held && !x.letGo(resp)
 		piece, err = body.Next()
 	}
 	if !errors.Is(err, io.EOF) {
@@ -306,6 +308,23 @@ func (x *exchange) reply(resp *upstream.Response) {
 		x.trailers(resp, flusher)
 	}
 	x.closeResponse(resp)
+}
+
+// letGo forgets what was kept of a request to send it again or to choose by, once the engine has all of
+// it: an answer may take minutes. It reports false while the engine hasn't.
+func (x *exchange) letGo(resp *upstream.Response) bool {
+	if !resp.Sent() {
+		return false
+	}
+	x.request.Release()
+	x.hold.picked.forget()
+	if x.ask != nil && x.ask.relay != nil {
+		x.ask.read, x.ask.sent, x.ask.rest, x.r.Body = nil, nil, nil, http.NoBody
+	}
+	if x.ahead != nil {
+		x.ahead, x.r.Body = nil, http.NoBody
+	}
+	return true
 }
 
 // trickle is the size of a piece below which a counted response counts as a slow one, whose

@@ -105,6 +105,11 @@ func (p *picked) release(now time.Time) {
 
 func (p *picked) end(now time.Time) {
 	p.release(now)
+	p.forget()
+}
+
+// forget gives up what was read of the request to pick by.
+func (p *picked) forget() {
 	if p.prompt != nil {
 		p.prompt.ask, p.prompt.read, p.prompt.hashed = pick.Ask{}, false, false
 		prompts.Put(p.prompt)

@@ -7,13 +7,17 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 )
 
-// readSize is a connection's own buffer; heads beyond it get a larger one for their time.
+// readSize is the buffer that a connection has while there is something in it; heads beyond it get a
+// larger one for their time.
 const readSize = 8 << 10
+
+var readBuffers = sync.Pool{New: func() any { return new([readSize]byte) }}
 
 // conn is one connection; one exchange uses it at a time.
 type conn struct {
@@ -22,9 +26,10 @@ type conn struct {
 	raw  syscall.RawConn // nil when nc isn't a socket
 	// socket is what nc is, or what TLS is spoken over; nil when there is none.
 	socket syscall.RawConn
-	// buf[r:w] was read from nc and not yet used.
+	// buf[r:w] was read from nc and not yet used. While nothing is there buf is nil, so that what waits
+	// costs no memory. It is small, unless that was too small.
 	buf   []byte
-	small []byte
+	small *[readSize]byte
 	r, w  int
 	// dialled is the turn in which it was, nil where it has ended; only who has the connection looks at it.
 	dialled *turn
@@ -52,12 +57,12 @@ type conn struct {
 	outErr error
 	inErr  error
 	turnFn func(fd uintptr) bool
+	readFn func(fd uintptr) bool
 	resp   Response
 }
 
 func newConn(h *Host, nc net.Conn) *conn {
-	c := &conn{host: h, nc: nc, small: make([]byte, readSize)}
-	c.buf = c.small
+	c := &conn{host: h, nc: nc}
 	c.abortFn = c.abort
 	under := nc
 	secured, secure := nc.(*tls.Conn)
@@ -68,7 +73,7 @@ func newConn(h *Host, nc net.Conn) *conn {
 		if raw, err := sc.SyscallConn(); err == nil {
 			c.socket, c.peekFn = raw, c.peek
 			if !secure {
-				c.raw, c.turnFn = raw, c.turn
+				c.raw, c.turnFn, c.readFn = raw, c.turn, c.read
 			}
 		}
 	}
@@ -102,7 +107,7 @@ func (c *conn) sendWhole(b []byte) error {
 		_, err := c.nc.Write(b)
 		return err
 	}
-	c.r, c.w = 0, 0
+	c.spare()
 	c.out, c.outErr, c.inErr = b, nil, nil
 	err := c.raw.Read(c.turnFn)
 	rest := c.out
@@ -145,23 +150,53 @@ func (c *conn) turn(fd uintptr) bool {
 		// What the engine did before the read side was armed, such as to close its side, wakes
 		// nobody.
 	}
+	return c.read(fd)
+}
+
+// read reads once into the buffer, which it has for as long as something comes; it reports false when
+// there is nothing yet. Its error is inErr.
+func (c *conn) read(fd uintptr) bool {
+	c.room()
 	for {
-		n, err := syscall.Read(int(fd), c.buf)
+		n, err := syscall.Read(int(fd), c.buf[c.w:])
 		switch {
 		case n > 0:
-			c.w, c.received = n, true
+			c.w += n
+			c.received = true
+			return true
 		case err == syscall.EINTR:
 			continue
 		case err == syscall.EAGAIN:
-			return false
 		case err != nil:
 			c.inErr = os.NewSyscallError("read", err)
 		default:
 			c.inErr = io.EOF
 		}
-		return true
+		if c.r == c.w {
+			c.spare()
+		}
+		return c.inErr != nil
 	}
 }
+
+// room gives the connection a buffer.
+func (c *conn) room() {
+	if c.buf == nil {
+		c.small = readBuffers.Get().(*[readSize]byte)
+		c.buf = c.small[:]
+	}
+}
+
+// spare takes the buffer away, with what is in it.
+func (c *conn) spare() {
+	if c.small != nil {
+		readBuffers.Put(c.small)
+	}
+	c.small, c.buf, c.r, c.w = nil, nil, 0, 0
+}
+
+// full reports whether no more fits behind what is in the buffer from its beginning on.
+func (c *conn) full() bool { return c.buf != nil && c.r == 0 && c.w == len(c.buf) }
 
 func (c *conn) close() {
 	if c.closed.CompareAndSwap(false, true) {
@@ -222,19 +257,27 @@ func (c *conn) write(b []byte, timeout time.Duration) error {
 	return err
 }
 
-// fill reads once into the buffer, which has room.
+// fill reads once into the buffer, which isn't full. What Next returned before isn't valid any more.
 func (c *conn) fill() error {
 	if err := c.pending; err != nil {
 		c.pending = nil
 		return err
 	}
 	if c.r == c.w {
-		c.r, c.w = 0, 0
+		c.spare()
 	} else if c.w == len(c.buf) {
 		copy(c.buf, c.buf[c.r:c.w])
 		c.w -= c.r
 		c.r = 0
 	}
+	if c.raw != nil {
+		c.inErr = nil
+		if err := c.raw.Read(c.readFn); err != nil {
+			return err
+		}
+		return c.inErr
+	}
+	c.room()
 	n, err := c.nc.Read(c.buf[c.w:])
 	if n > 0 {
 		c.received = true
@@ -253,9 +296,9 @@ func (c *conn) grow(limit int) bool {
 		return false
 	}
 	bigger := make([]byte, min(2*len(c.buf), limit))
-	c.w = copy(bigger, c.buf[c.r:c.w])
-	c.r = 0
-	c.buf = bigger
+	n := copy(bigger, c.buf[c.r:c.w])
+	c.spare()
+	c.buf, c.w = bigger, n
 	return true
 }
 
@@ -266,8 +309,8 @@ func (c *conn) grow(limit int) bool {
 // engine turned out to have closed a kept connection: only when no byte of a response came
 // and the body can be repeated. Errors are *Error for the engine's side, *BodyError for the
 // client's body, ctx's error when ctx ended, and ErrInvalid for a bad target. After an error
-// the request may be sent to another host if it is Repeatable; otherwise the caller must
-// Close the response and not use it afterwards.
+// the request may be sent to another host if it is Repeatable; with a response its buffer is released,
+// and the caller must Close the response and not use it afterwards.
 func (h *Host) RoundTrip(ctx context.Context, req *Request, into http.Header) (*Response, error) {
 	if err := req.Prepare(); err != nil {
 		return nil, err
@@ -347,6 +390,9 @@ func (c *conn) exchange(ctx context.Context, req *Request, into http.Header) (_ 
 		err = resp.readHead(ctx)
 	}
 	if err == nil {
+		if req.whole {
+			req.Release() // nothing sends it again
+		}
 		return resp, false, nil
 	}
 	resp.broken = true

@@ -63,8 +63,14 @@ type Request struct {
 	opened bool // Body was read from
 }
 
-// bufferSize holds a head and a body that is kept for a safe repetition.
-const bufferSize = 72 << 10
+// Buffers come in two sizes: bufferSize holds a head and a body that is kept for a safe repetition,
+// and smallBuffer what most requests are.
+const (
+	bufferSize  = 72 << 10
+	smallBuffer = 4 << 10
+	// smallBody leaves as much of a small buffer for the head.
+	smallBody = smallBuffer / 2
+)
 
 // WholeBody is the size up to which a body of known length is sent in one write with the
 // head, and repeated where the engine had closed the connection.
@@ -75,17 +81,34 @@ type buffer struct{ b []byte }
 // noDeadline lifts a deadline.
 var noDeadline time.Time
 
-var buffers = sync.Pool{New: func() any { return &buffer{make([]byte, 0, bufferSize)} }}
+var (
+	buffers      = sync.Pool{New: func() any { return &buffer{make([]byte, 0, bufferSize)} }}
+	smallBuffers = sync.Pool{New: func() any { return &buffer{make([]byte, 0, smallBuffer)} }}
+)
 
+// putBuffer gives a buffer back, of either size; one that grew counts for as much as it has.
 func putBuffer(b *buffer) {
-	if cap(b.b) > 2*bufferSize {
-		return
+	switch n := cap(b.b); {
+	case n > 2*bufferSize:
+	case n >= bufferSize:
+		buffers.Put(b)
+	case n >= smallBuffer && n <= 2*smallBuffer:
+		smallBuffers.Put(b)
 	}
-	buffers.Put(b)
 }
 
-// Release gives the request's buffer back. The request can't be sent afterwards.
+// newBuffer returns a buffer for a head and what is kept of a body.
+func (r *Request) newBuffer() *buffer {
+	if r.ContentLength > smallBody && r.ContentLength <= WholeBody {
+		return buffers.Get().(*buffer)
+	}
+	return smallBuffers.Get().(*buffer)
+}
+
+// Release gives the request's buffer back and lets go of its body, which nobody may be reading. The
+// request can't be sent afterwards.
 func (r *Request) Release() {
+	r.Body, r.Rewind, r.AbortBody = nil, nil, nil
 	if r.buf != nil {
 		putBuffer(r.buf)
 		r.buf = nil
@@ -101,7 +124,7 @@ func (r *Request) Prepare() error {
 	if err := r.check(); err != nil {
 		return err
 	}
-	r.buf = buffers.Get().(*buffer)
+	r.buf = r.newBuffer()
 	b := r.appendHead(r.buf.b[:0])
 	r.head = len(b)
 	switch {
@@ -135,7 +158,7 @@ func (r *Request) Retarget(target string, set []Field) bool {
 		return true
 	}
 	old, head := r.buf, r.head
-	r.buf = buffers.Get().(*buffer)
+	r.buf = r.newBuffer()
 	b := r.appendHead(r.buf.b[:0])
 	r.head = len(b)
 	b = append(b, old.b[head:]...)

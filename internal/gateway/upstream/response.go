@@ -90,6 +90,12 @@ func (r *Response) settle() {
 	}
 }
 
+// Sent reports whether all of the request was sent, so that nobody reads its body any more.
+func (r *Response) Sent() bool {
+	r.settle()
+	return r.sent
+}
+
 // senderGrace is how long a response that is whole waits for the last write of its request:
 // an engine may answer before the sender has run again.
 const senderGrace = 100 * time.Millisecond
@@ -135,11 +141,9 @@ func (r *Response) end() error {
 		r.large = nil
 	}
 	stopped := r.stop()
-	if len(c.buf) != len(c.small) && c.r == c.w {
-		c.buf, c.r, c.w = c.small, 0, 0
-	}
 	err := clientFault(r.sendErr)
 	fit := stopped && r.sent && r.keep && r.done && !r.broken && c.r == c.w && !c.aborted.Load()
+	c.spare()
 	// r is part of the connection: once that is given back, both are another exchange's.
 	r.conn = nil
 	if fit {
@@ -216,7 +220,7 @@ func (r *Response) awaitHead() (int, error) {
 		if c.w-c.r >= c.host.cfg.MaxHeaderBytes {
 			return 0, protocolError("the response's head is larger than %d bytes", c.host.cfg.MaxHeaderBytes)
 		}
-		if c.r == 0 && c.w == len(c.buf) && !c.grow(c.host.cfg.MaxHeaderBytes) {
+		if c.full() && !c.grow(c.host.cfg.MaxHeaderBytes) {
 			return 0, protocolError("the response's head is larger than %d bytes", c.host.cfg.MaxHeaderBytes)
 		}
 		err := c.fill()
@@ -411,7 +415,7 @@ func (r *Response) take(limit int64) ([]byte, error) {
 		if err := r.extend(); err != nil {
 			return nil, err
 		}
-		if limit > int64(len(c.buf)) {
+		if limit > readSize {
 			if r.large == nil {
 				r.large = buffers.Get().(*buffer)
 			}
@@ -494,7 +498,7 @@ func (r *Response) trailers() error {
 			return nil
 		}
 		if len(b) >= c.host.cfg.MaxHeaderBytes ||
-			(c.r == 0 && c.w == len(c.buf) && !c.grow(c.host.cfg.MaxHeaderBytes)) {
+			(c.full() && !c.grow(c.host.cfg.MaxHeaderBytes)) {
 			return protocolError("the trailers are larger than %d bytes", c.host.cfg.MaxHeaderBytes)
 		}
 		if err := r.extend(); err != nil {

@@ -1,0 +1,93 @@
+package upstream
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// While an engine is silent its connection has no buffer, and neither has an idle one; a request's is
+// free once the answer has begun.
+func TestWhatWaitsHoldsNoBuffer(t *testing.T) {
+	more := make(chan struct{})
+	addr := serve(t, func(c net.Conn, in *bufio.Reader) {
+		for range 2 {
+			r, err := http.ReadRequest(in)
+			if err != nil {
+				return
+			}
+			_, _ = io.Copy(io.Discard, r.Body)
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n")
+			<-more
+			_, _ = io.WriteString(c, "6\r\nsecond\r\n0\r\n\r\n")
+		}
+	})
+	p := NewPool(Config{})
+	defer p.Close()
+	h := p.Host(addr)
+	for range 2 { // a connection that is new, and one that was used
+		req := request(http.MethodPost)
+		req.Body, req.ContentLength = strings.NewReader("question"), 8
+		resp, err := h.RoundTrip(t.Context(), req, http.Header{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if req.buf != nil || req.Body != nil || !resp.Sent() {
+			t.Errorf("the answer has begun and the request is still kept: buffer %v, body %v", req.buf, req.Body)
+		}
+		c := resp.conn
+		if b, err := resp.Next(); string(b) != "first" || err != nil {
+			t.Fatalf("%q, %v", b, err)
+		}
+		if _, err := resp.line(); err != nil { // the first chunk's end
+			t.Fatal(err)
+		}
+		resp.inChunk = false
+		arrived := true
+		if err := c.raw.Control(func(fd uintptr) { arrived = c.read(fd) }); err != nil || arrived || c.buf != nil || c.small != nil {
+			t.Errorf("nothing has come: arrived %v, error %v, a buffer of %d bytes", arrived, err, len(c.buf))
+		}
+		more <- struct{}{}
+		if b, err := resp.Next(); string(b) != "second" || err != nil {
+			t.Fatalf("%q, %v", b, err)
+		}
+		if _, err := resp.Next(); !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+		if err := resp.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if h.Idle() != 1 || c.buf != nil || c.small != nil {
+			t.Errorf("%d idle connections, one with a buffer of %d bytes", h.Idle(), len(c.buf))
+		}
+	}
+}
+
+// A head that is larger than the usual buffer is read, and what follows it, from small pieces too.
+func TestLargeHead(t *testing.T) {
+	head := "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nX-Large: " + strings.Repeat("x", 3*readSize) + "\r\n\r\n"
+	addr := serve(t, func(c net.Conn, in *bufio.Reader) {
+		for {
+			if _, err := http.ReadRequest(in); err != nil {
+				return
+			}
+			for all := head + "body"; all != ""; {
+				n := min(1000, len(all))
+				_, _ = io.WriteString(c, all[:n])
+				all = all[n:]
+			}
+		}
+	})
+	p := NewPool(Config{})
+	defer p.Close()
+	for range 2 {
+		_, into, body, err := get(t, p.Host(addr), request(http.MethodGet))
+		if body != "body" || len(into.Get("X-Large")) != 3*readSize || !errors.Is(err, io.EOF) && err != nil {
+			t.Errorf("%q, %d bytes of a field, %v", body, len(into.Get("X-Large")), err)
+		}
+	}
+}
