@@ -184,7 +184,7 @@ func (c *Compiled) finish(in Input, p part, b built) error {
 	if err != nil {
 		return err
 	}
-	if w.Hash, err = hash(w, c.PodTemplate.Spec, c.Workers); err != nil {
+	if w.Hash, err = hash(w, &c.PodTemplate, c.Workers); err != nil {
 		return err
 	}
 	c.Workload = w

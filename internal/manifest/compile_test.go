@@ -516,6 +516,13 @@ func TestTheHashChangesWithTheProcessAndWithNothingElse(t *testing.T) {
 	}{
 		"a label":           {base, func(is *servingv1beta1.InferenceService) { is.Labels = map[string]string{"a": "b"} }, true},
 		"an annotation":     {base, func(is *servingv1beta1.InferenceService) { is.Annotations["a"] = "b" }, true},
+		"TLS to the engine": {base, func(is *servingv1beta1.InferenceService) { is.Annotations["stationmaster.dev/engine-tls"] = "verify" }, false},
+		"the engine's name": {base, func(is *servingv1beta1.InferenceService) { is.Annotations["stationmaster.dev/engine"] = "vllm" }, false},
+		"an OpenAI root":    {base, func(is *servingv1beta1.InferenceService) { is.Annotations["stationmaster.dev/openai-root"] = "/" }, false},
+		"a translation":     {base, func(is *servingv1beta1.InferenceService) { is.Annotations["stationmaster.dev/translate"] = "off" }, false},
+		"credentials": {base, func(is *servingv1beta1.InferenceService) {
+			is.Annotations["stationmaster.dev/client-credentials"] = "forward"
+		}, false},
 		"the generation":    {base, func(is *servingv1beta1.InferenceService) { is.Generation = 9 }, true},
 		"replicas":          {"predictor: {minReplicas: 3, model: {modelFormat: {name: onnx}, storageUri: 'file:///a'}}", nil, true},
 		"a request timeout": {"predictor: {timeout: 3, model: {modelFormat: {name: onnx}, storageUri: 'file:///a'}}", nil, true},

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+	engines "stationmaster.dev/stationmaster/internal/engine"
+	"stationmaster.dev/stationmaster/internal/enginetls"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -357,11 +359,19 @@ func portNumber(ports []spec.Port, p intstr.IntOrString) (int, error) {
 	return 0, fmt.Errorf("port %q is none of the container's port names: declare it in ports, or give its number", p.StrVal)
 }
 
+// spokenAnnotations say how a revision's engine is spoken to. A revision keeps those that it was made
+// with, so that its replicas are reached as they were started, and a change of one makes another.
+var spokenAnnotations = []string{
+	enginetls.Annotation, enginetls.RootsAnnotation, enginetls.NameAnnotation,
+	engines.Annotation, openAIRootAnnotation, TranslateAnnotation, CredentialsAnnotation,
+}
+
 // hash identifies what a running replica depends on: the workload (containers, models by URI,
-// volumes, grace period) and the pod's spec, which holds what only Kubernetes heeds. Labels
-// and annotations, resolved digests, the revision's name and installation hints are not in it;
-// a label that a placeholder puts into an argument counts by that.
-func hash(w spec.Workload, pod corev1.PodSpec, workers *smv1alpha1.RevisionWorkers) (string, error) {
+// volumes, grace period), the pod's spec, which holds what only Kubernetes heeds, and the
+// annotations by which its engine is spoken to. Labels and other annotations, resolved digests,
+// the revision's name and installation hints are not in it; a label that a placeholder puts into
+// an argument counts by that.
+func hash(w spec.Workload, pod *corev1.PodTemplateSpec, workers *smv1alpha1.RevisionWorkers) (string, error) {
 	w.Revision, w.Hash = spec.RevisionKey{}, ""
 	w.Models = slices.Clone(w.Models)
 	for i := range w.Models {
@@ -384,11 +394,18 @@ func hash(w spec.Workload, pod corev1.PodSpec, workers *smv1alpha1.RevisionWorke
 	if workers != nil {
 		beside = &group{workers.Size, workers.PodTemplate.Spec}
 	}
+	spoken := map[string]string{}
+	for _, key := range spokenAnnotations {
+		if value, ok := pod.Annotations[key]; ok {
+			spoken[key] = value
+		}
+	}
 	text, err := json.Marshal(struct {
 		Workload spec.Workload
 		Pod      corev1.PodSpec
-		Workers  *group `json:",omitempty"`
-	}{w, pod, beside})
+		Workers  *group            `json:",omitempty"`
+		Spoken   map[string]string `json:",omitempty"`
+	}{w, pod.Spec, beside, spoken})
 	if err != nil {
 		return "", fmt.Errorf("hash workload: %w", err)
 	}

@@ -14,6 +14,9 @@ import (
 // It is one of the pod's: of the runtime's spec.annotations, the InferenceService or the component.
 const TranslateAnnotation = translate.Annotation
 
+// openAIRootAnnotation is the path before /v1 at which an engine speaks the OpenAI API.
+const openAIRootAnnotation = "stationmaster.dev/openai-root"
+
 // CredentialsAnnotation says whether an engine gets what its clients prove themselves by (the header
 // fields Authorization, Cookie, X-Api-Key and Api-Key): CredentialsForward or CredentialsWithhold.
 // Without it those of the OpenAI API's clients are withheld and all others forwarded. It is one of
@@ -47,7 +50,7 @@ func validateTranslation(annotations map[string]string, at *field.Path) field.Er
 	if _, err := translate.ParseSettings(text); err != nil {
 		return field.ErrorList{field.Invalid(at.Key(TranslateAnnotation), text, err.Error())}
 	}
-	const key = "stationmaster.dev/openai-root"
+	const key = openAIRootAnnotation
 	if root, ok := annotations[key]; ok && root != "-" && !strings.HasPrefix(root, "/") {
 		return field.ErrorList{field.Invalid(at.Key(key), root, "must be the path before /v1, which begins with a slash (/ for none; one like /v3 takes the place of /v1), or - to leave paths alone")}
 	}
