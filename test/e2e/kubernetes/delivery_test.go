@@ -23,10 +23,13 @@ import (
 
 // serveModels serves the iris model over HTTP on a node's address until the test ends, and
 // returns the URL above it.
-func serveModels(t *testing.T) string {
+func serveModels(t *testing.T) string { return serveFolder(t, filepath.Dir(irisModel)) }
+
+// serveFolder serves a folder's files in that way.
+func serveFolder(t *testing.T, folder string) string {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	server := shared.Command(ctx, "python3", "-u", "-m", "http.server", "--bind", shared.NodeIP(1), "--directory", filepath.Dir(irisModel), "0")
+	server := shared.Command(ctx, "python3", "-u", "-m", "http.server", "--bind", shared.NodeIP(1), "--directory", folder, "0")
 	out, err := server.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

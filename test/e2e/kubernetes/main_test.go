@@ -34,6 +34,10 @@ var (
 const (
 	echoImage  = "localhost:5000/echo:1"
 	modelImage = "localhost:5000/model:1"
+	// llmImage is the simulated LLM engine and repositoryImage a stand-in for one that keeps a
+	// repository of models, under names by which engines are recognised.
+	llmImage        = "localhost:5000/vllm:1"
+	repositoryImage = "localhost:5000/mlserver:1"
 	// patience is how long a test waits for what takes a second or two on an idle machine.
 	patience = 90 * time.Second
 )
@@ -89,17 +93,24 @@ func runOnCluster(m *testing.M) (code int, err error) {
 
 // publishImages builds the images that the tests run and puts them into the registry.
 func publishImages(ctx context.Context, dir string) error {
-	program := filepath.Join(dir, "echo")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", program, "./echo")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build echo: %w: %s", err, out)
+	programs := map[string]string{"echo": "./echo", "repository": "./repository", "llmsim": "../../testkit/llmsim/serve"}
+	for name, source := range programs {
+		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", filepath.Join(dir, name), source)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w: %s", name, err, out)
+		}
+	}
+	running := func(image, name string) cluster.Image {
+		return cluster.Image{
+			Name: image, Entrypoint: []string{"/" + name}, User: "65532:65532",
+			Files: []cluster.File{{Path: name, From: filepath.Join(dir, name)}},
+		}
 	}
 	for file, image := range map[string]cluster.Image{
-		"echo.tar": {
-			Name: echoImage, Entrypoint: []string{"/echo"}, User: "65532:65532",
-			Files: []cluster.File{{Path: "echo", From: program}},
-		},
+		"echo.tar":       running(echoImage, "echo"),
+		"repository.tar": running(repositoryImage, "repository"),
+		"llmsim.tar":     running(llmImage, "llmsim"),
 		"model.tar": {
 			Name: modelImage,
 			Files: []cluster.File{

@@ -27,7 +27,10 @@ func main() {
 
 func run() error {
 	var cfg llmsim.Config
-	port := flag.Int("port", 8000, "serve on this port of the loopback interface")
+	host := flag.String("host", "127.0.0.1", "serve on this address")
+	port := flag.Int("port", 8000, "serve on this port")
+	certificate := flag.String("ssl-certfile", "", "certificate, as PEM, to serve TLS with")
+	key := flag.String("ssl-keyfile", "", "its key, as PEM")
 	adapters := flag.String("lora-modules", "", "adapters that are loaded at the start, as name=path,...")
 	flag.StringVar(&cfg.Model, "served-model-name", "sim", "name of the model")
 	flag.IntVar(&cfg.MaxSeqs, "max-num-seqs", 0, "sequences that run at once (0: 16)")
@@ -57,13 +60,19 @@ func run() error {
 			return err
 		}
 	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(*port)))
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(*host, strconv.Itoa(*port)))
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
 	server := &http.Server{Handler: engine, ReadHeaderTimeout: 10 * time.Second}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
+	go func() {
+		if *certificate != "" {
+			served <- server.ServeTLS(l, *certificate, *key)
+			return
+		}
+		served <- server.Serve(l)
+	}()
 	worked := make(chan error, 1)
 	working, cease := context.WithCancel(context.Background())
 	defer cease()
