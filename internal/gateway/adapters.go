@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
@@ -24,6 +23,8 @@ type adapters struct {
 	with map[withAdapter]*route.Backend
 	// reported are the services whose engines told of an adapter, by its name.
 	reported map[string][]*route.Service
+	// own are the services whose engines told of any.
+	own map[*route.Service]bool
 }
 
 type withAdapter struct {
@@ -51,7 +52,7 @@ func (v *view) learn(known *lora.Known) {
 	if known == nil {
 		return
 	}
-	a := &adapters{known: known, with: map[withAdapter]*route.Backend{}, reported: map[string][]*route.Service{}}
+	a := &adapters{known: known, with: map[withAdapter]*route.Backend{}, reported: map[string][]*route.Service{}, own: map[*route.Service]bool{}}
 	v.adapters = a
 	if v.table == nil {
 		return
@@ -68,6 +69,7 @@ func (v *view) learn(known *lora.Known) {
 		b := v.table.BackendOf(s, spec.Predictor)
 		for _, name := range adapterNames(b, *known) {
 			a.reported[name] = append(a.reported[name], s)
+			a.own[s] = true
 		}
 	}
 }
@@ -113,45 +115,6 @@ func (v *view) part(b *route.Backend, adapter string) *route.Backend {
 	return &out
 }
 
-// find leads a request on the bare address to the service whose engines have the adapter that it
-// names, where the table knows nothing of the name, as err says. Of several services that is the
-// oldest.
-func (a *adapters) find(table *route.Table, m *route.Match, ask *asked, err error) error {
-	if a == nil || ask == nil || !ask.bare || ask.model == "" || !errors.Is(err, errdef.ErrNotFound) {
-		return err
-	}
-	service, clash := a.serviceOf(ask.model)
-	switch {
-	case clash != nil:
-		return clash
-	case service == nil:
-		return err
-	}
-	if named, ok := table.Named(service.Key, m.Path); ok {
-		*m, err = named, nil
-		m.Via = route.ByModel
-	}
-	return err
-}
-
-// serviceOf returns the service whose engines have an adapter; nil for none.
-func (a *adapters) serviceOf(name string) (*route.Service, error) {
-	found := slices.Clone(a.reported[name])
-	slices.SortStableFunc(found, func(a, b *route.Service) int { return compareAges(a.Created, b.Created) })
-	switch {
-	case len(found) == 0:
-		return nil, nil //nolint:nilnil // none is no error
-	case len(found) > 1 && compareAges(found[0].Created, found[1].Created) == 0:
-		keys := make([]string, len(found))
-		for i, s := range found {
-			keys[i] = s.Key.String()
-		}
-		return nil, errdef.New(errdef.ErrConflict, fmt.Sprintf(
-			"the adapter %.100q is served by several services (%s): name one by its host, or by its path prefix", name, strings.Join(keys, ", ")))
-	}
-	return found[0], nil
-}
-
 // compareAges orders by age, those without one last.
 func compareAges(a, b time.Time) int {
 	return cmp.Or(cmp.Compare(unknownAge(a), unknownAge(b)), a.Compare(b))
@@ -170,17 +133,27 @@ func (a *adapters) adapt(m *route.Match, ask *asked) {
 	if ask == nil || ask.model == "" || m.Service == nil || m.Backend == nil {
 		return
 	}
-	listed := slices.Contains(m.Service.Adapters, ask.model)
+	ask.adapter = ""
+	if !a.any(m.Service) {
+		return
+	}
+	r, ok := a.read(m.Service, ask.model)
+	if !ok {
+		return
+	}
 	var with *route.Backend
 	if a != nil {
-		with = a.with[withAdapter{m.Backend, ask.model}]
+		with = a.with[withAdapter{m.Backend, r.adapter}]
 	}
-	ask.adapter = listed || with != nil
+	listed := slices.Contains(m.Service.Adapters, r.adapter)
+	if listed || with != nil {
+		ask.adapter = r.adapter
+	}
 	switch {
 	case with != nil:
 		m.Backend = with
 	case listed && a != nil && m.Backend.Ready() && speaksOpenAI(m.Backend):
-		m.Backend = &route.Backend{Returning: true, Startup: m.Backend.Startup, NotReady: fmt.Sprintf("no replica has loaded the adapter %s yet", ask.model)}
+		m.Backend = &route.Backend{Returning: true, Startup: m.Backend.Startup, NotReady: fmt.Sprintf("no replica has loaded the adapter %s yet", r.adapter)}
 	}
 }
 
@@ -195,7 +168,7 @@ func (a *adapters) cards(s scope) []card {
 	for _, service := range s.services() {
 		for _, name := range service.Adapters {
 			if m, err := s.table.Model(name, "/"); s.service != nil || err == nil && m.Service == service {
-				out = append(out, a.card(s, name, service))
+				out = append(out, a.card(s, name, name, service))
 			}
 		}
 	}
@@ -204,8 +177,8 @@ func (a *adapters) cards(s scope) []card {
 			if _, err := s.table.Model(name, "/"); !errors.Is(err, errdef.ErrNotFound) {
 				continue // it is listed, or another's name
 			}
-			if service, err := a.serviceOf(name); err == nil && (s.service == nil || s.service == service) {
-				out = append(out, a.card(s, name, service))
+			if service, err := a.serviceOf(s.table, name); err == nil && service != nil && (s.service == nil || s.service == service) {
+				out = append(out, a.card(s, name, name, service))
 			}
 		}
 	}
@@ -220,19 +193,23 @@ func (x *exchange) reportedAdapter() bool {
 	if !ok || call.Op != openai.Model || x.r.Method != http.MethodGet || a == nil {
 		return false
 	}
-	service, err := a.serviceOf(call.Model)
-	if err != nil || service == nil {
+	ask := &asked{bare: true, model: call.Model}
+	m := route.Match{Path: x.path}
+	if err := a.find(x.view.table, &m, ask, errdef.ErrNotFound); err != nil {
 		return false
 	}
-	x.answer(a.card(x.allModels(), call.Model, service))
+	if a.adapt(&m, ask); ask.adapter == "" {
+		return false
+	}
+	x.answer(a.card(x.allModels(), call.Model, ask.adapter, m.Service))
 	return true
 }
 
 // card is an adapter as a model of the API. Its parent is the service's own model, by the name under
-// which that is asked for.
-func (a *adapters) card(s scope, name string, service *route.Service) card {
+// which that is asked for, and id the name by which the adapter is.
+func (a *adapters) card(s scope, id, name string, service *route.Service) card {
 	c := s.card(service.Key.Name, service)
-	c.ID, c.Parent, c.Root = name, service.Key.Name, service.Key.Name
+	c.ID, c.Parent, c.Root = id, service.Key.Name, service.Key.Name
 	c.Revisions, c.Digest, c.Format = nil, "", "" // those are the parent's
 	if c.State == "ready" && (a == nil || a.with[withAdapter{s.table.BackendOf(service, spec.Predictor), name}] == nil) {
 		c.State = "unavailable"

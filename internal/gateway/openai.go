@@ -43,8 +43,8 @@ type asked struct {
 	// bare says that neither host nor path lead to a service: the model does.
 	bare  bool
 	model string
-	// adapter says that the model is a LoRA adapter, which the engine knows by this name.
-	adapter bool
+	// adapter is the name by which engines know the LoRA adapter that the model is; empty for none.
+	adapter string
 	// request and form are what was read of a JSON body, or of a form; form is nil for JSON.
 	request openai.Request
 	form    *openai.Span
@@ -305,8 +305,13 @@ func serves(b *route.Backend, model string) bool {
 // wants says how the body must be changed for a revision.
 func (a *asked) wants(m *route.Match, t *route.Target) dress {
 	var d dress
-	if a.model != "" && !a.adapter && t.ModelName != "" && a.model != t.ModelName &&
-		(a.bare || a.ours(m.Service, t)) {
+	switch {
+	case a.adapter != "":
+		if a.adapter != a.model {
+			d.model = a.adapter
+		}
+	case a.model != "" && t.ModelName != "" && a.model != t.ModelName &&
+		(a.bare || a.ours(m.Service, t)):
 		d.model = t.ModelName
 	}
 	if t.OpenAI != "" && a.form == nil && a.call.Op.Usable() {

@@ -141,8 +141,8 @@ func (x *exchange) answerModels(call openai.Call) {
 		x.answer(s.card(call.Model, x.match.Service))
 		return
 	}
-	if x.view.adapters.adapt(&x.match, a); a.adapter {
-		x.answer(x.view.adapters.card(s, call.Model, x.match.Service))
+	if x.view.adapters.adapt(&x.match, a); a.adapter != "" {
+		x.answer(x.view.adapters.card(s, call.Model, a.adapter, x.match.Service))
 		return
 	}
 	x.answer(s.cardOf(call.Model, x.match.Service, x.match.Backend))
@@ -167,7 +167,7 @@ func (x *exchange) modelV1(call openai.Call) bool {
 	ready, _ := readiness(s.table, x.match.Service)
 	c := s.card(call.Model, x.match.Service)
 	if slices.Contains(x.match.Service.Adapters, call.Model) {
-		c = x.view.adapters.card(s, call.Model, x.match.Service)
+		c = x.view.adapters.card(s, call.Model, call.Model, x.match.Service)
 		ready = c.State == "ready"
 	}
 	x.answer(struct {

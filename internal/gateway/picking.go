@@ -254,7 +254,7 @@ func (p *prompt) of(x *exchange, hash bool) {
 func (p *prompt) ofOpenAI(x *exchange, a *asked, hash bool) {
 	adapter := ""
 	if a.model != "" && !a.names(x.match.Service, openai.ParseName(a.model)) && !serves(x.match.Backend, a.model) {
-		adapter = a.model
+		adapter = cmp.Or(a.adapter, a.model)
 		p.ask.Adapter = pick.Hash(adapter)
 	}
 	p.ask.Size = 0

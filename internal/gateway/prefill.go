@@ -107,8 +107,8 @@ func (p *prefill) choose(how *spec.Prefill) (*route.Target, *route.Endpoint) {
 		return nil, nil
 	}
 	m.Backend = v.table.BackendOf(m.Service, spec.Predictor)
-	if a := p.x.ask; a.adapter && v.adapters != nil {
-		if with := v.adapters.with[withAdapter{m.Backend, a.model}]; with != nil {
+	if a := p.x.ask; a.adapter != "" && v.adapters != nil {
+		if with := v.adapters.with[withAdapter{m.Backend, a.adapter}]; with != nil {
 			m.Backend = with
 		}
 	}
@@ -132,7 +132,9 @@ func (p *prefill) choose(how *spec.Prefill) (*route.Target, *route.Endpoint) {
 // modelFor is the name by which the replicas of t know the model, where that isn't an adapter's; it
 // is empty where the request's stays.
 func (x *exchange) modelFor(t *route.Target) string {
-	if a := x.ask; a.dressed.model != "" || a.model != "" && a.model == x.target.ModelName {
+	if a := x.ask; a.adapter != "" && a.adapter != a.model {
+		return a.adapter
+	} else if a.dressed.model != "" || a.model != "" && a.model == x.target.ModelName {
 		return t.ModelName
 	}
 	return ""

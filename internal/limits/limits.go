@@ -72,13 +72,10 @@ type asked struct {
 func (a *Asker) Run(ctx context.Context) error {
 	all := map[spec.RevisionKey]*asked{}
 	published := Known{}
-	for {
+	for ctx.Err() == nil {
 		table, changed := a.table.Watch()
 		due, next := follow(all, table, time.Now())
 		a.askAll(ctx, due, all)
-		if ctx.Err() != nil {
-			return nil
-		}
 		if now := told(all); !maps.Equal(now, published) {
 			published = now
 			a.known.Publish(&now)
@@ -94,6 +91,7 @@ func (a *Asker) Run(ctx context.Context) error {
 		}
 		timer.Stop()
 	}
+	return nil
 }
 
 // follow forgets revisions that a table doesn't have, and returns those to be asked now, with the time until
