@@ -228,9 +228,11 @@ type GatewayConfig struct {
 	// ShutdownDelay is how long it goes on accepting after it was told to end, so that those
 	// who send to it hear of it first.
 	ShutdownDelay time.Duration
-	Version       string
-	Out           io.Writer
-	Logger        *slog.Logger
+	// Pickers are the endpoint pickers that it is, too. Their certificate is the gateway's, if any.
+	Pickers Pickers
+	Version string
+	Out     io.Writer
+	Logger  *slog.Logger
 }
 
 // Gateway serves a cluster's services until ctx ends, then drains. It blocks, and has joined
@@ -299,6 +301,13 @@ func Gateway(ctx context.Context, cfg GatewayConfig) error {
 		return err
 	}
 
+	cfg.Pickers.TLSCert, cfg.Pickers.TLSKey, cfg.Pickers.MaxBodyBytes = cfg.TLSCert, cfg.TLSKey, cfg.MaxBodyBytes
+	pickers, err := newPickers(cfg.Pickers, func() (*rest.Config, error) { return config, nil }, metrics, cfg.Logger)
+	if err != nil {
+		return err
+	}
+	defer pickers.close()
+
 	sampler := measure.NewSampler(&table, cfg.Logger)
 	metrics.MustRegister(sampler)
 	var ready atomic.Bool
@@ -309,6 +318,8 @@ func Gateway(ctx context.Context, cfg GatewayConfig) error {
 	back.run("admin", func(ctx context.Context) error {
 		return admin.Serve(ctx, side, admin.Config{Metrics: metrics, Ready: whether(&ready), Demand: &load, Engines: sampler.Pages()})
 	})
+	// They need nothing of ours on the cluster, and tell of their readiness by themselves.
+	pickers.run(front, back)
 	back.run("pods", pods.Run)
 	if !await(ctx, pods.Synced(), back) {
 		return back.err()
@@ -325,7 +336,7 @@ func Gateway(ctx context.Context, cfg GatewayConfig) error {
 	back.run("samples", func(ctx context.Context) error { return tellPicks(ctx, sampler, &samples) })
 	ready.Store(true)
 	a := server.Addrs()
-	fmt.Fprintf(cfg.Out, "ready http=%s grpc=%s admin=%s\n", a.HTTP, a.GRPC, side.Addr())
+	fmt.Fprintf(cfg.Out, "ready http=%s grpc=%s %sadmin=%s\n", a.HTTP, a.GRPC, pickers, side.Addr())
 	if err := untilEnd(ctx, front, back); err != nil {
 		return err
 	}

@@ -91,6 +91,10 @@ var rooms = map[string]room{
 	"internal/gateway/parquet":       {layer: 1, may: []string{}, never: pureNever},
 	"internal/gateway/payloads":      {layer: 2, may: []string{"internal/spec", "internal/errdef", "internal/objectstore", "internal/gateway/parquet"}, never: []string{"k8s.io/", "os/exec", "google.golang.org/grpc"}},
 	"internal/gateway":               {layer: 3, may: []string{"api/oip", "internal/spec", "internal/errdef", "internal/state", "internal/demand", "internal/evidence", "internal/lora", "internal/route", "internal/pick", "internal/wire", "internal/translate", "internal/gateway/batch", "internal/gateway/coding", "internal/gateway/convert", "internal/gateway/fair", "internal/gateway/frame", "internal/gateway/graph", "internal/gateway/grpcpool", "internal/gateway/payloads", "internal/gateway/upstream", "internal/enginetls"}, never: []string{"k8s.io/", "os/exec"}},
+	"internal/extproc/reading":       {layer: 2, may: []string{"internal/errdef", "internal/pick", "internal/wire"}, never: []string{"net/http", "os/exec", "k8s.io/", "sigs.k8s.io/", "database/sql"}},
+	"internal/extproc/pool":          {layer: 2, may: []string{"internal/errdef", "internal/route", "internal/spec"}, never: pureNever},
+	"internal/extproc/watch":         {layer: 4, may: []string{"internal/extproc/pool", "internal/spec", "internal/state"}},
+	"internal/extproc":               {layer: 3, may: []string{"internal/errdef", "internal/state", "internal/pick", "internal/wire", "internal/extproc/reading", "internal/extproc/pool"}, never: []string{"k8s.io/", "os/exec"}},
 	"internal/follow":                {layer: 4, may: []string{"api", "internal/spec", "internal/route", "internal/routing", "internal/state"}},
 	"internal/adopt":                 {layer: 4, may: []string{"api", "internal/spec", "internal/errdef", "internal/manifest", "internal/catalogue", "internal/platform/kube"}},
 	"internal/rollout":               {layer: 4, may: []string{"api", "internal/errdef"}},
@@ -154,7 +158,7 @@ func TestOnlyTheLocalPlatformStartsProcesses(t *testing.T) {
 }
 
 func TestClientGoStaysInItsRooms(t *testing.T) {
-	users := []string{"internal/control", "internal/admission", "internal/preview", "internal/graphs", "internal/direct", "internal/follow", "internal/platform/kube", "internal/kubeapi", "internal/rollout", "internal/adopt", "internal/cli", "internal/app", "test"}
+	users := []string{"internal/control", "internal/admission", "internal/preview", "internal/graphs", "internal/direct", "internal/follow", "internal/extproc/watch", "internal/platform/kube", "internal/kubeapi", "internal/rollout", "internal/adopt", "internal/cli", "internal/app", "test"}
 	for _, p := range packages(t) {
 		rel := strings.TrimPrefix(p.ImportPath, module+"/")
 		for _, imp := range p.Imports {

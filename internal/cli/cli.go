@@ -103,7 +103,7 @@ func newRoot(std IO) *cobra.Command {
 	}
 	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newUp(std), newOperator(std), newGateway(std), newInstall(std), newAdopt(std), newLogs(std), newModel(std), newRollout(std), newVersion(std), newKubectlHelp(), newRuntimeHelp())
+	root.AddCommand(newUp(std), newOperator(std), newGateway(std), newEndpointPicker(std), newInstall(std), newAdopt(std), newLogs(std), newModel(std), newRollout(std), newVersion(std), newKubectlHelp(), newRuntimeHelp())
 	return root
 }
 

@@ -74,6 +74,7 @@ what it knew. SIGTERM lets requests in flight end.`,
 	f.DurationVar(&cfg.RequestTimeout, "request-timeout", 0, "longest time to an answer's first byte where a service sets none (default 1m)")
 	f.StringVar(&cfg.OpenAIPrefix, "openai-prefix", "/openai", "what may stand before /v1 in paths of the OpenAI API; / for nothing")
 	f.DurationVar(&cfg.ShutdownDelay, "shutdown-delay", 5*time.Second, "how long to go on accepting after SIGTERM, until those who send here have heard")
+	pickerFlags(f, &cfg.Pickers, "endpoint-")
 	cmd.PreRunE = func(*cobra.Command, []string) error { return together(cfg.TLSCert, cfg.TLSKey) }
 	return cmd
 }
