@@ -1,11 +1,8 @@
 package translate_test
 
 import (
-	"encoding/json"
 	"errors"
-	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/translate"
@@ -129,60 +126,4 @@ func TestCompletionStreams(t *testing.T) {
 			}
 		})
 	}
-}
-
-// FuzzGenerateThereAndBack: a text and its answer that go from OpenAI to generate and on to OpenAI are
-// the same, in one piece and as a stream.
-func FuzzGenerateThereAndBack(f *testing.F) {
-	f.Add("Grüße", "ß😀\n\x00", 0.5, int64(7))
-	f.Fuzz(func(t *testing.T, prompt, answer string, temperature float64, maxTokens int64) {
-		if !utf8.ValidString(prompt) || !utf8.ValidString(answer) || temperature-temperature != 0 {
-			t.Skip()
-		}
-		asked := map[string]any{"model": "m", "prompt": prompt, "temperature": temperature, "max_tokens": maxTokens}
-		body, err := json.Marshal(asked)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := translate.NewCompletions(body, nil, completionsOrigin)
-		if err != nil {
-			t.Fatal(err)
-		}
-		g, err := translate.NewGenerate(c.Body(), "m", "", false, translate.Settings{})
-		if err != nil {
-			t.Fatalf("%s: %v", c.Body(), err)
-		}
-		same(t, g.Body("m"), string(body))
-
-		text, err := json.Marshal(answer)
-		if err != nil {
-			t.Fatal(err)
-		}
-		made, err := g.Answer([]byte(`{"choices":[{"index":0,"text":` + string(text) + `,"finish_reason":"stop"}]}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		back, err := c.Answer(made)
-		if err != nil {
-			t.Fatalf("%s: %v", made, err)
-		}
-		var got struct{ Choices []struct{ Text string } }
-		if err := json.Unmarshal(back, &got); err != nil || got.Choices[0].Text != answer {
-			t.Fatalf("%q became %s, %v", answer, back, err)
-		}
-
-		frames := stream(t, `{"text_input":"a"}`, `data: {"choices":[{"text":`+string(text)+`}]}`+"\n\ndata: [DONE]\n\n", 3)
-		all := ""
-		for _, frame := range strings.SplitAfter(chunks(t, `{"model":"m","prompt":"a","stream":true}`, frames, 5), "\n\n") {
-			if data, _ := openai.Data([]byte(frame)); len(data) > 0 && string(data) != openai.Done {
-				if err := json.Unmarshal(data, &got); err != nil {
-					t.Fatalf("%s: %v", frame, err)
-				}
-				all += got.Choices[0].Text
-			}
-		}
-		if all != answer {
-			t.Fatalf("%q became %q", answer, all)
-		}
-	})
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -307,90 +306,6 @@ func TestPredictionsAsTensors(t *testing.T) {
 	if _, err := translate.InferFromV1(named, []byte(`{"predictions":[{"x":1}]}`)); !errors.Is(err, errdef.ErrInvalid) {
 		t.Errorf("an output that isn't there: %v", err)
 	}
-}
-
-// FuzzEmbeddingsThereAndBack: texts that go from OpenAI to tensors and on to OpenAI are the same, and
-// so are the vectors on their way back.
-func FuzzEmbeddingsThereAndBack(f *testing.F) {
-	f.Add("Grüße", "😀\x00\"\\", float32(1.5), true)
-	f.Fuzz(func(t *testing.T, a, b string, v float32, base64 bool) {
-		if !utf8.ValidString(a) || !utf8.ValidString(b) || v-v != 0 {
-			t.Skip()
-		}
-		format := "float"
-		if base64 {
-			format = "base64"
-		}
-		body, err := json.Marshal(map[string]any{"model": "m", "input": []string{a, b}, "encoding_format": format})
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := translate.NewEmbeddings(body, mustModel(t, textMeta, ""))
-		if err != nil {
-			t.Fatal(err)
-		}
-		infer, err := r.Infer()
-		if err != nil {
-			t.Fatal(err)
-		}
-		to, err := translate.NewToOpenAI(infer, translate.Settings{Task: translate.TaskEmbeddings, Text: "text"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var asked struct{ Input []string }
-		if err := json.Unmarshal(to.Body("m"), &asked); err != nil || !cmp.Equal(asked.Input, []string{a, b}) {
-			t.Fatalf("%q, %v", asked.Input, err)
-		}
-		want := []oip.Tensor{tensor("embedding", oip.FP32, []float32{v, -v, 0, 1, 2, v}, 2, 3)}
-		answer, err := r.Answer(&oip.InferResponse{Outputs: want})
-		if err != nil {
-			t.Fatal(err)
-		}
-		back, err := to.Answer(answer)
-		if err != nil {
-			t.Fatalf("%s: %v", answer, err)
-		}
-		if diff := cmp.Diff(want, back.Outputs); diff != "" {
-			t.Fatalf("(-want +got)\n%s", diff)
-		}
-	})
-}
-
-// FuzzPredictThereAndBack: numbers that go from V1 to tensors and on to V1 are the same, and so are
-// predictions.
-func FuzzPredictThereAndBack(f *testing.F) {
-	f.Add(1.5, -2.0, int64(3), "é")
-	f.Fuzz(func(t *testing.T, a, b float64, n int64, text string) {
-		if a-a != 0 || b-b != 0 || !utf8.ValidString(text) {
-			t.Skip()
-		}
-		body, err := json.Marshal(map[string]any{"instances": []any{map[string]any{"x": []float64{a, b}, "n": n, "s": text}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		m := meta([]oip.TensorMetadata{in("x", oip.FP64, -1, 2), in("n", oip.Int64, -1), in("s", oip.Bytes, -1)}, nil)
-		r, err := translate.PredictToV2(body, m)
-		if err != nil {
-			t.Fatal(err)
-		}
-		back, err := translate.InferToV1(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		again, err := translate.PredictToV2(back, m)
-		if diff := cmp.Diff(r, again); err != nil || diff != "" {
-			t.Fatalf("%v (-want +got)\n%s", err, diff)
-		}
-		outputs := []oip.Tensor{tensor("predictions", oip.Bytes, texts(text, text), 2)}
-		answer, err := translate.PredictFromV2(&oip.InferResponse{Outputs: outputs})
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := translate.InferFromV1(r, answer)
-		if diff := cmp.Diff(outputs, out.Outputs); err != nil || diff != "" {
-			t.Fatalf("%v (-want +got)\n%s", err, diff)
-		}
-	})
 }
 
 // FuzzGenerateStream: whatever the cuts, a stream comes out the same, its texts are the engine's, and

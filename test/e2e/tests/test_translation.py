@@ -79,6 +79,14 @@ def test_what_mlserver_cant_take(sentences):
     assert "dimensions=truncate" in e.value.message
 
 
+def test_what_a_model_of_vectors_cant_do(sentences, up):
+    with pytest.raises(openai.APIStatusError) as e:
+        sentences.chat.completions.create(model="sentences", messages=[{"role": "user", "content": "Hi"}])
+    assert e.value.status_code == 501 and "/v1/embeddings" in e.value.message
+    got = requests.post(f"{up.url}/v1/models/sentences:explain", json={"instances": TEXTS}, timeout=30)
+    assert got.status_code == 501 and ":explain" in got.json()["error"]
+
+
 def test_rerank_and_score_by_vectors(up, sentences, library):
     cosines = np.array(library["vectors"]) @ np.array(library["vectors"][0])
     got = requests.post(f"{up.url}/v1/rerank", json={"model": "sentences", "query": TEXTS[0], "documents": TEXTS[1:]}, timeout=60)
@@ -152,6 +160,11 @@ class TestV2OverLlama:
         assert [f["done"] for f in frames] == [False] * (len(frames) - 1) + [True] and len(frames) > 3
         assert frames[-1]["details"]["generated_tokens"] == 8
         assert frames[0]["model_version"] == "1"
+
+    def test_predict(self, up, smollm, own):
+        got = requests.post(f"{up.url}/v1/models/smollm:predict", json={"instances": self.PROMPTS}, timeout=120)
+        assert got.status_code == 200, got.text
+        assert all(isinstance(p, str) and p for p in got.json()["predictions"])
 
     def test_refusals(self, up, smollm):
         got = requests.post(f"{up.url}/v2/models/smollm/generate", json={"text_input": "a", "parameters": {"n": 2}}, timeout=30)
