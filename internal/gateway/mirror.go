@@ -7,8 +7,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 
+	"stationmaster.dev/stationmaster/internal/gateway/compare"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
 	"stationmaster.dev/stationmaster/internal/route"
 )
@@ -24,15 +24,11 @@ const (
 // MirrorHeader tells an engine that nobody reads its answer.
 const MirrorHeader = "X-Stationmaster-Mirror"
 
-// Results of a mirrored request, as the metric has them.
+// Results of a mirrored request as the metric has them, beside those of a comparison.
 const (
-	mirrorEqual      = "equal"
-	mirrorStatus     = "status-differs"
-	mirrorOutput     = "output-differs"
-	mirrorUncompared = "uncompared" // equal statuses, and bodies that can't be compared
-	mirrorFailed     = "failed"     // the mirror gave no answer
-	mirrorDropped    = "dropped"    // too many copies under way, or the request wasn't read to its end
-	mirrorTooLarge   = "too-large"
+	mirrorFailed   compare.Result = "failed"  // the mirror gave no answer
+	mirrorDropped  compare.Result = "dropped" // too many copies under way, or the request wasn't read to its end
+	mirrorTooLarge compare.Result = "too-large"
 )
 
 // mirrored is a request of which a copy goes to another revision, after it was answered.
@@ -71,9 +67,9 @@ func (x *exchange) mirror() *mirrored {
 	return m
 }
 
-func (m *mirrored) count(result string) {
+func (m *mirrored) count(result compare.Result) {
 	k := m.target.metrics.key
-	m.x.g.metrics.mirrored.WithLabelValues(k.service.Namespace, k.service.Name, k.revision, result).Inc()
+	m.x.g.metrics.mirrored.WithLabelValues(k.service.Namespace, k.service.Name, k.revision, string(result)).Inc()
 }
 
 // send starts the copy, unless too many are under way. The request was answered by then.
@@ -107,7 +103,7 @@ func (m *mirrored) send() {
 	if n := len(m.request.b); n > 0 {
 		req.Body, req.ContentLength = bytes.NewReader(m.request.b), int64(n)
 	}
-	want := reply{status: m.x.status, header: m.answer.ResponseWriter.Header().Clone(), body: m.answer.b, over: m.answer.over}
+	want := compare.Answer{Status: m.x.status, Header: m.answer.ResponseWriter.Header().Clone(), Body: m.answer.b, Over: m.answer.over}
 	g.relays.Go(func() {
 		defer func() { <-g.copies }()
 		ctx, cancel := context.WithTimeout(g.copying, req.HeaderTimeout)
@@ -119,43 +115,43 @@ func (m *mirrored) send() {
 
 // judge counts how the answer to a copy compares with the one that the client got. err says that
 // the copy got none, and ended that the gateway's own end is why. w may be nil.
-func judge(w *witness, count func(result string), want, got reply, err error, ended bool) {
+func judge(w *witness, count func(compare.Result), want, got compare.Answer, err error, ended bool) {
 	if err != nil {
 		count(mirrorFailed)
-		if w != nil && want.status/100 == 2 && !ended {
+		if w != nil && want.Status/100 == 2 && !ended {
 			w.heard(true)
 		}
 		return
 	}
-	count(compare(want, got))
+	count(compare.Of(want, got))
 	if w == nil {
 		return
 	}
-	if compared, differs := drift(want, got); compared {
+	if compared, differs := compare.Drift(want, got); compared {
 		w.heard(differs)
 	}
 }
 
 // askCopy sends a copy over HTTP and reads the answer.
-func askCopy(ctx context.Context, v *view, e *route.Endpoint, req *upstream.Request) (reply, error) {
+func askCopy(ctx context.Context, v *view, e *route.Endpoint, req *upstream.Request) (compare.Answer, error) {
 	defer req.Release()
 	header := http.Header{}
 	resp, err := v.endpoints[e].http.RoundTrip(ctx, req, header)
 	if err != nil {
-		return reply{}, err
+		return compare.Answer{}, err
 	}
 	defer func() { _ = resp.Close() }()
-	got := reply{status: resp.Status, header: header}
+	got := compare.Answer{Status: resp.Status, Header: header}
 	into := copied{left: maxCopy}
 	for {
 		piece, err := resp.Next()
 		into.add(piece)
 		if errors.Is(err, io.EOF) || into.over {
-			got.body, got.over = into.b, into.over
+			got.Body, got.Over = into.b, into.over
 			return got, nil
 		}
 		if err != nil {
-			return reply{}, err
+			return compare.Answer{}, err
 		}
 	}
 }
@@ -210,37 +206,3 @@ func (a *copiedAnswer) Flush() {
 
 // Unwrap lets http.ResponseController find what the writer below can do.
 func (a *copiedAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
-
-// reply is an answer as far as it was kept.
-type reply struct {
-	// status is HTTP's; of a call 200 for OK, else its code behind codeStatus.
-	status int
-	header http.Header
-	body   []byte
-	over   bool
-	// message says that the body is a ModelInferResponse.
-	message bool
-}
-
-// compare says how an answer differs from the one that the client got.
-func compare(want, got reply) string {
-	switch {
-	case want.status != got.status:
-		return mirrorStatus
-	case want.over || got.over:
-		return mirrorUncompared
-	case bytes.Equal(want.body, got.body):
-		return mirrorEqual
-	case want.status/100 != 2:
-		return mirrorUncompared // errors in other words
-	}
-	a, aok := want.outputs()
-	b, bok := got.outputs()
-	switch {
-	case !aok || !bok:
-		return mirrorUncompared
-	case slices.EqualFunc(a, b, near):
-		return mirrorEqual
-	}
-	return mirrorOutput
-}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "stationmaster.dev/stationmaster/api/oip"
+	"stationmaster.dev/stationmaster/internal/gateway/compare"
 	"stationmaster.dev/stationmaster/internal/gateway/convert"
 	"stationmaster.dev/stationmaster/internal/gateway/frame"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
@@ -64,16 +65,16 @@ func (c *call) mirror() *mirroredCall {
 	return m
 }
 
-func (m *mirroredCall) count(result string) {
+func (m *mirroredCall) count(result compare.Result) {
 	k := m.target.metrics.key
-	m.c.g.metrics.mirrored.WithLabelValues(k.service.Namespace, k.service.Name, k.revision, result).Inc()
+	m.c.g.metrics.mirrored.WithLabelValues(k.service.Namespace, k.service.Name, k.revision, string(result)).Inc()
 }
 
 // callReply is a call's answer as far as it was kept: what ended it, and its message.
-func callReply(err error, c *copied) reply {
-	r := reply{status: http.StatusOK, body: c.b, over: c.over, message: true}
+func callReply(err error, c *copied) compare.Answer {
+	r := compare.Answer{Status: http.StatusOK, Body: c.b, Over: c.over, Message: true}
 	if code := status.Code(statusOf(err)); code != codes.OK {
-		r.status, r.body, r.over = codeStatus+int(code), nil, false
+		r.Status, r.Body, r.Over = codeStatus+int(code), nil, false
 	}
 	return r
 }
@@ -110,7 +111,7 @@ func (m *mirroredCall) send(err error) {
 }
 
 // ask sends the copy and reads the answer. An error says that there is none.
-func (m *mirroredCall) ask(ctx context.Context) (reply, error) {
+func (m *mirroredCall) ask(ctx context.Context) (compare.Answer, error) {
 	c := &call{
 		g: m.c.g, ctx: ctx, view: m.view, md: m.c.md.Copy(), id: m.c.id, start: m.c.start, method: m.c.method, oip: m.c.oip,
 		match: m.c.match, target: m.target, metric: m.target.metrics,
@@ -121,7 +122,7 @@ func (m *mirroredCall) ask(ctx context.Context) (reply, error) {
 	}
 	cs, end, err := c.openOn(c.outgoing(ctx), m.endpoint)
 	if err != nil {
-		return reply{}, err
+		return compare.Answer{}, err
 	}
 	defer end()
 	first := frame.Of(m.request)
@@ -138,13 +139,13 @@ func (m *mirroredCall) ask(ctx context.Context) (reply, error) {
 		f.Free()
 	}
 	if status.Code(err) == codes.Unavailable || ctx.Err() != nil {
-		return reply{}, err
+		return compare.Answer{}, err
 	}
 	return callReply(err, &kept), nil
 }
 
 // askREST asks an engine that has no gRPC port.
-func (m *mirroredCall) askREST(ctx context.Context, c *call) (reply, error) {
+func (m *mirroredCall) askREST(ctx context.Context, c *call) (compare.Answer, error) {
 	in := new(pb.ModelInferRequest)
 	if err := c.decode(m.request, in); err != nil {
 		return callReply(err, &copied{}), nil
@@ -165,11 +166,11 @@ func (m *mirroredCall) askREST(ctx context.Context, c *call) (reply, error) {
 	})
 	switch {
 	case err != nil:
-		return reply{}, err
-	case got.status/100 != 2:
+		return compare.Answer{}, err
+	case got.Status/100 != 2:
 		return callReply(status.Error(codes.Unknown, ""), &copied{}), nil
 	}
-	got.status = http.StatusOK
+	got.Status = http.StatusOK
 	return got, nil
 }
 

@@ -1,4 +1,4 @@
-package gateway
+package compare
 
 import (
 	"bytes"
@@ -6,17 +6,17 @@ import (
 	"slices"
 )
 
-// drift says whether an answer to a copy can be compared with what the client heard, and whether
+// Drift says whether an answer to a copy can be compared with what the client heard, and whether
 // it names other classes. Where the client heard of an error there is nothing to compare with.
-func drift(want, got reply) (compared, differs bool) {
+func Drift(want, got Answer) (compared, differs bool) {
 	switch {
-	case want.status/100 != 2:
+	case want.Status/100 != 2:
 		return false, false
-	case want.status != got.status:
+	case want.Status != got.Status:
 		return true, true
-	case want.over || got.over:
+	case want.Over || got.Over:
 		return false, false
-	case bytes.Equal(want.body, got.body):
+	case bytes.Equal(want.Body, got.Body):
 		return true, false
 	}
 	a, aok := want.outputs()

@@ -1,4 +1,4 @@
-package gateway
+package compare
 
 import (
 	"encoding/json"
@@ -24,11 +24,11 @@ type output struct {
 // outputs reads the outputs of a V2 answer, in JSON, with binary tensors or as a message, sorted by
 // name, or the predictions of a V1 answer as one output. It reports false for what is neither, and
 // for packed bodies.
-func (r reply) outputs() ([]output, bool) {
-	if r.message {
-		return messageOutputs(r.body)
+func (a Answer) outputs() ([]output, bool) {
+	if a.Message {
+		return messageOutputs(a.Body)
 	}
-	header, body := r.header, r.body
+	header, body := a.Header, a.Body
 	if len(header["Content-Encoding"]) > 0 {
 		return nil, false
 	}

@@ -1,4 +1,4 @@
-package gateway
+package compare
 
 import (
 	"math"
