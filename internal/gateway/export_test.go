@@ -1,7 +1,7 @@
 package gateway
 
 // Held returns how many requests wait for a replica.
-func (g *Gateway) Held() int64 { return int64(g.crowd.size()) }
+func (g *Gateway) Held() int64 { return int64(g.crowd.Size()) }
 
 // Waiting returns how many requests wait in batches, or of those the ones that nobody waits for.
 func (g *Gateway) Waiting(gone bool) int {

@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
-	"stationmaster.dev/stationmaster/internal/gateway/fair"
 	"stationmaster.dev/stationmaster/internal/gateway/grpcpool"
 	"stationmaster.dev/stationmaster/internal/gateway/payloads"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
+	"stationmaster.dev/stationmaster/internal/gateway/wait"
 	"stationmaster.dev/stationmaster/internal/pick"
 )
 
@@ -45,13 +45,13 @@ type Gateway struct {
 	// tunnels are upgraded connections, which outlive their handlers' servers.
 	tunnels tunnels
 	// places are those of the current view, which the next one takes over; building guards them.
-	places map[placesKey]*places
+	places map[placesKey]*wait.Places
 	// groups are what is known of the replicas of the current view, kept as places are.
 	groups map[targetKey]*pick.Group
 
 	// crowd is the requests that wait, and seed is for telling their callers apart; stopping is closed
 	// when none shall wait.
-	crowd    crowd
+	crowd    *wait.Crowd
 	seed     maphash.Seed
 	stopping chan struct{}
 	meters   meters
@@ -84,7 +84,7 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	g := &Gateway{
 		cfg: cfg, log: cfg.Logger, pool: upstream.NewPool(cfg.Upstream), stopping: make(chan struct{}),
-		crowd: crowd{all: fair.NewCrowd[*stayer](cfg.MaxHeld)}, seed: maphash.MakeSeed(), cold: make(chan struct{}, 1),
+		crowd: wait.NewCrowd(cfg.MaxHeld), seed: maphash.MakeSeed(), cold: make(chan struct{}, 1),
 	}
 	if g.metrics, err = newMetrics(cfg.Metrics); err != nil {
 		return nil, err

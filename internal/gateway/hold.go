@@ -9,6 +9,7 @@ import (
 
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/gateway/fair"
+	"stationmaster.dev/stationmaster/internal/gateway/wait"
 	"stationmaster.dev/stationmaster/internal/route"
 )
 
@@ -44,17 +45,17 @@ type hold struct {
 	// since is when the request first waited for a reason; each has a time of its own.
 	since [reasons]time.Time
 	// stay is the request's among those that wait, nil while it doesn't.
-	stay *stayer
+	stay *wait.Stay
 	// meter counts the request, and held those that it waits for; nil where there is none yet.
 	meter, held *meter
 	// place is what the request occupies at the endpoint of a queue's revision.
-	place  *places
-	placed *queue
+	place  *wait.Places
+	placed *wait.Queue
 	// picked is what the request counts for at the replica that it goes to.
 	picked picked
 	// ticket is the request's in line, if it waits for a place.
-	ticket *ticket
-	line   *queue
+	ticket *wait.Ticket
+	line   *wait.Queue
 }
 
 // asker is who waits.
@@ -131,9 +132,9 @@ func (h *hold) wait(ctx context.Context, why reason, s *route.Service, old *rout
 	if h.exchange != nil && h.exchange.view != nil && h.exchange.view.known() != known {
 		return goOn
 	}
-	var turn chan struct{}
+	var turn <-chan struct{}
 	if h.ticket != nil {
-		turn = h.ticket.turn
+		turn = h.ticket.Turn()
 	}
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -143,9 +144,9 @@ func (h *hold) wait(ctx context.Context, why reason, s *route.Service, old *rout
 	case <-learned:
 		return goOn
 	case <-turn:
-		h.ticket.called = true
+		h.ticket.Called()
 		return goOn
-	case <-h.stay.out:
+	case <-h.stay.Out():
 		return tooMany
 	case <-timer.C:
 		if pause == left {
@@ -161,7 +162,7 @@ func (h *hold) wait(ctx context.Context, why reason, s *route.Service, old *rout
 // enter makes the request one of those that wait.
 func (h *hold) enter(s *route.Service) bool {
 	if h.stay != nil {
-		return !h.stay.isOut()
+		return !h.stay.IsOut()
 	}
 	key, bytes := fair.Key{Flow: h.flow()}, 0
 	if s != nil {
@@ -170,7 +171,7 @@ func (h *hold) enter(s *route.Service) bool {
 	if h.asker != nil {
 		bytes = h.asker.kept()
 	}
-	if h.stay = h.g.crowd.enter(key, bytes); h.stay == nil {
+	if h.stay = h.g.crowd.Enter(key, bytes); h.stay == nil {
 		return false
 	}
 	if h.asker != nil {
@@ -235,7 +236,7 @@ func (h *hold) settle() {
 	h.awaitsNothing()
 	h.unqueue()
 	if h.stay != nil {
-		h.g.crowd.leave(h.stay)
+		h.g.crowd.Leave(h.stay)
 		h.stay = nil
 		if h.asker != nil {
 			h.asker.goesOn()
@@ -254,15 +255,15 @@ func (h *hold) end(now time.Time) {
 // vacate gives the request's place to the next one.
 func (h *hold) vacate() {
 	if h.place != nil {
-		h.place.used.Add(-1)
-		h.placed.next()
+		h.place.Give()
+		h.placed.Next()
 		h.place, h.placed = nil, nil
 	}
 }
 
 func (h *hold) unqueue() {
 	if h.ticket != nil {
-		h.line.leave(h.ticket)
+		h.line.Leave(h.ticket)
 		h.ticket, h.line = nil, nil
 	}
 }
@@ -277,19 +278,19 @@ func (h *hold) occupy(v *view, t *route.Target, e, not *route.Endpoint) *route.E
 	if h.line != nil && h.line != q {
 		h.unqueue()
 	}
-	if !q.may(h.ticket) {
+	if !q.May(h.ticket) {
 		return nil
 	}
 	take := func(e *route.Endpoint) bool {
 		p := v.endpoints[e].places
-		if e == not || !p.take() {
+		if e == not || !p.Take() {
 			return false
 		}
 		h.place, h.placed = p, q
 		if h.ticket != nil {
-			h.ticket.called = false // the turn is used
+			h.ticket.Used()
 			h.unqueue()
-			q.next() // there may be more
+			q.Next() // there may be more
 		}
 		return true
 	}
@@ -308,9 +309,9 @@ func (h *hold) occupy(v *view, t *route.Target, e, not *route.Endpoint) *route.E
 func (h *hold) queueFor(v *view, t *route.Target, e, not *route.Endpoint) *route.Endpoint {
 	m := v.targets[t].meter
 	if h.ticket == nil {
-		h.ticket, h.line = m.queue.join(h.flow()), &m.queue
+		h.ticket, h.line = m.queue.Join(h.flow()), &m.queue
 	} else {
-		h.line.again(h.ticket)
+		h.line.Again(h.ticket)
 	}
 	return h.occupy(v, t, e, not)
 }

@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"stationmaster.dev/stationmaster/internal/demand"
+	"stationmaster.dev/stationmaster/internal/gateway/wait"
 )
 
 // meter measures the load of one revision: the area under the number of its requests over time.
 type meter struct {
 	key targetKey
 	// queue is of the requests that wait for a free place at one of the revision's endpoints.
-	queue queue
+	queue wait.Queue
 
 	mu    sync.Mutex
 	n     int // under way, those that wait included

@@ -5,6 +5,7 @@ import (
 
 	"stationmaster.dev/stationmaster/internal/gateway/grpcpool"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
+	"stationmaster.dev/stationmaster/internal/gateway/wait"
 	"stationmaster.dev/stationmaster/internal/lora"
 	"stationmaster.dev/stationmaster/internal/pick"
 	"stationmaster.dev/stationmaster/internal/route"
@@ -57,7 +58,7 @@ type endpoint struct {
 	// calls counts gRPC calls under way.
 	calls *atomic.Int64
 	// places are nil where the engine takes any number of requests.
-	places *places
+	places *wait.Places
 }
 
 // placesKey tells the places of a replica from those of others.
@@ -112,7 +113,7 @@ func (g *Gateway) newView(table *route.Table, known *lora.Known) *view {
 	}
 	httpPlaces := make(map[upstream.Place]bool, len(last.endpoints))
 	live := make(map[targetKey]bool, len(last.targets))
-	kept := map[placesKey]*places{}
+	kept := map[placesKey]*wait.Places{}
 	groups := make(map[targetKey]*pick.Group, len(last.targets))
 	seen := g.witnesses.renew(sharing(table))
 	for s, b := range table.Backends {
@@ -163,11 +164,11 @@ func (g *Gateway) newView(table *route.Table, known *lora.Known) *view {
 
 // placesOf returns a replica's places, with what is occupied of them by an earlier view. The
 // caller holds building.
-func (g *Gateway) placesOf(key placesKey, limit int, kept map[placesKey]*places) *places {
+func (g *Gateway) placesOf(key placesKey, limit int, kept map[placesKey]*wait.Places) *wait.Places {
 	p := kept[key]
 	if p == nil {
-		if p = g.places[key]; p == nil || p.limit != int64(limit) {
-			p = &places{limit: int64(limit)}
+		if p = g.places[key]; p == nil || p.Limit() != limit {
+			p = wait.NewPlaces(limit)
 		}
 		kept[key] = p
 	}
