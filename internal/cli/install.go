@@ -35,6 +35,11 @@ them, give it to 'kubectl delete -f -' with --crds=false.`,
 			if namespace, name, ok := strings.Cut(o.DirectGateway, "/"); o.DirectGateway != "" && (!ok || namespace == "" || name == "") {
 				return usageError{fmt.Errorf("--direct-gateway %q: want namespace/name of a Gateway", o.DirectGateway)}
 			}
+			for _, p := range o.EndpointPickers {
+				if namespace, name, ok := strings.Cut(p, "/"); !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
+					return usageError{fmt.Errorf("--endpoint-picker %q: want namespace/name of an InferencePool", p)}
+				}
+			}
 			raw, err := install.Manifest(o)
 			if err != nil {
 				return fmt.Errorf("install: %w", err)
@@ -56,6 +61,7 @@ them, give it to 'kubectl delete -f -' with --crds=false.`,
 	f.StringVar(&o.DirectGateway, "direct-gateway", "", "namespace/name of a Gateway (Gateway API) that services may ask to lead to them past our gateway")
 	f.StringVar(&o.DirectFrom, "direct-from", "", "namespace of the pods that make up that Gateway (default the Gateway's)")
 	f.StringVar(&o.IngressClass, "ingress-class", "", "class of an Ingress that is to hand *.<domain> to our gateway")
+	f.StringArrayVar(&o.EndpointPickers, "endpoint-picker", nil, "namespace/name of an InferencePool whose endpoints are to be picked; repeatable")
 	f.BoolVar(&o.CRDs, "crds", o.CRDs, "print the custom resource definitions too")
 	return cmd
 }

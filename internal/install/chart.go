@@ -78,6 +78,10 @@ func Chart() (map[string][]byte, error) {
 	template := strings.NewReplacer(
 		fmt.Sprint(gatewaysHole), "{{ .Values.gateways }}", fmt.Sprint(operatorsHole), "{{ .Values.operators }}",
 	).Replace(out.String())
+	pickers, err := pickersTemplate(o)
+	if err != nil {
+		return nil, err
+	}
 	d := Defaults()
 	return map[string][]byte{
 		"Chart.yaml": []byte(`apiVersion: v2
@@ -110,6 +114,9 @@ ingressClass: ""
 # namespace of the pods that it is made of, where that isn't its own.
 directGateway: ""
 directFrom: ""
+# InferencePools of the Gateway API Inference Extension whose endpoints are to be picked:
+# [{namespace: team-a, pool: llama}]. Each gets a Deployment and a Service <pool>-endpoint-picker there.
+endpointPickers: []
 # Alert rules, as a PrometheusRule of the Prometheus Operator.
 alerts: false
 # The dashboard, as a ConfigMap that Grafana's sidecar picks up.
@@ -117,6 +124,7 @@ dashboard: false
 `, d.Domain, d.OpenAIPrefix, d.Gateways, d.Operators, d.ServiceType),
 		"templates/stationmaster.yaml": []byte(template),
 		"templates/observability.yaml": []byte(observabilityTemplate),
+		"templates/pickers.yaml":       pickers,
 		"files/rules.yaml":             observability.Rules,
 		"files/dashboard.json":         observability.Dashboard,
 	}, nil

@@ -45,6 +45,8 @@ type Options struct {
 	// DirectGateway ("namespace/name") is a Gateway that services may ask to lead to them past our
 	// gateway; DirectFrom is the namespace of the pods that it is made of, where that isn't its own.
 	DirectGateway, DirectFrom string
+	// EndpointPickers are InferencePools ("namespace/name") whose endpoints are to be picked.
+	EndpointPickers []string
 	// CRDs says whether the custom resource definitions are part of it.
 	CRDs bool
 }
@@ -154,6 +156,7 @@ func Objects(o Options) []any {
 		}),
 		o.budget(operator), o.budget(gateway), o.network(), o.webhookConfiguration(),
 	)
+	out = append(out, o.endpointPickers()...)
 	if o.ParentGateway != "" {
 		out = append(out, o.httpRoute())
 	}
@@ -240,6 +243,7 @@ func gatewayRules() []rbacv1.PolicyRule {
 		{APIGroups: []string{"serving.kserve.io"}, Resources: []string{"inferenceservices", "trainedmodels", "inferencegraphs"}, Verbs: read},
 		{APIGroups: []string{"stationmaster.dev"}, Resources: []string{"revisions", "routes"}, Verbs: read},
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: read},
+		inferencePools, // of those that it is the endpoint picker of
 	}
 }
 

@@ -231,3 +231,42 @@ func TestTheChartIsMadeFromTheSameObjects(t *testing.T) {
 		t.Errorf("the chart lacks the kinds: %v", err)
 	}
 }
+
+// What picks the endpoints of a pool is in the pool's namespace, reads what it has to there, and
+// leads to a port of its pods.
+func TestAnEndpointPickerIsWhereItsPoolIs(t *testing.T) {
+	o := options()
+	o.EndpointPickers = []string{"team-a/llama"}
+	const name = "llama-endpoint-picker"
+	var service *corev1.Service
+	var deployment *appsv1.Deployment
+	for _, object := range install.Objects(o)[len(install.Objects(options())):] {
+		switch got := object.(type) {
+		case *corev1.Service:
+			service = got
+		case *appsv1.Deployment:
+			deployment = got
+		case *rbacv1.ClusterRole, *rbacv1.ClusterRoleBinding:
+			t.Errorf("%T: a pool's picker has rights in its namespace only", got)
+		case *rbacv1.Role:
+			for _, rule := range got.Rules {
+				if got.Namespace != "team-a" || !slices.Equal(rule.Verbs, []string{"get", "list", "watch"}) {
+					t.Errorf("in %s it may %v", got.Namespace, rule)
+				}
+			}
+		}
+	}
+	if service == nil || deployment == nil {
+		t.Fatal("there is no Service, or no Deployment")
+	}
+	pod := deployment.Spec.Template
+	if service.Namespace != "team-a" || service.Name != name || deployment.Namespace != "team-a" || pod.Spec.ServiceAccountName != name {
+		t.Errorf("Service %s/%s, Deployment in %s with the account %s", service.Namespace, service.Name, deployment.Namespace, pod.Spec.ServiceAccountName)
+	}
+	if pod.Labels["app"] != service.Spec.Selector["app"] || service.Spec.Ports[0].Port != 9002 || pod.Spec.Containers[0].Ports[0].Name != service.Spec.Ports[0].TargetPort.StrVal {
+		t.Errorf("the Service %+v doesn't lead to %+v", service.Spec, pod.Spec.Containers[0].Ports)
+	}
+	if !slices.Contains(pod.Spec.Containers[0].Args, "--pool=team-a/llama=:9002") {
+		t.Errorf("its arguments are %v", pod.Spec.Containers[0].Args)
+	}
+}
