@@ -27,8 +27,13 @@ const (
 	samplePatience = 2 * time.Second
 	// beat is how often it is seen who is to be looked at, and what was found is published.
 	beat = 500 * time.Millisecond
-	// soon is within what time after it came a replica is looked at.
-	soon = time.Second
+	// soon is within what time after it came a replica is looked at; where many come at once each of them
+	// makes it spread longer, up to SamplePeriod.
+	soon  = time.Second
+	apart = 4 * time.Millisecond
+	// abreast is how many pages are read at once: enough for thousands of replicas in SamplePeriod, also
+	// where some don't answer.
+	abreast = 32
 )
 
 // ReplicaKey names one replica of a revision.
@@ -133,29 +138,14 @@ func (s *Sampler) Run(ctx context.Context) error {
 	defer every.Stop()
 	all := map[ReplicaKey]*watched{}
 	var seen *route.Table
-	free := together
-	changed := false
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case f := <-results:
-			free++
-			if all[f.of.sample.ReplicaKey] == f.of {
-				s.took(f)
-				changed = true
-			}
-			continue
-		case <-every.C:
-		}
-		now := time.Now()
-		if t := s.table.Load(); t != nil && t != seen {
-			seen = t
-			changed = follow(all, t, now) || changed
-		}
-		for _, w := range due(all, now) {
-			if free == 0 {
-				break
+	// line are those that are due and wait for one of the free places.
+	var line []*watched
+	free := abreast
+	start := func() {
+		for ; free > 0 && len(line) > 0; line = line[1:] {
+			w := line[0]
+			if all[w.sample.ReplicaKey] != w {
+				continue // it is gone meanwhile
 			}
 			free--
 			w.busy = true
@@ -167,6 +157,29 @@ func (s *Sampler) Run(ctx context.Context) error {
 				}
 			})
 		}
+	}
+	changed := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case f := <-results:
+			free++
+			if all[f.of.sample.ReplicaKey] == f.of {
+				s.took(f)
+				changed = true
+			}
+			start()
+			continue
+		case <-every.C:
+		}
+		now := time.Now()
+		if t := s.table.Load(); t != nil && t != seen {
+			seen = t
+			changed = follow(all, t, now) || changed
+		}
+		line = due(all, now)
+		start()
 		if changed {
 			s.samples.Publish(published(all))
 			changed = false
@@ -177,6 +190,7 @@ func (s *Sampler) Run(ctx context.Context) error {
 // follow has those looked at that a table leads to, and no others.
 func follow(all map[ReplicaKey]*watched, t *route.Table, now time.Time) (changed bool) {
 	kept := map[ReplicaKey]bool{}
+	var fresh []*watched
 	for e := range endpoints(t) {
 		a := engine.ByName(e.engine)
 		if a == nil || !a.Metrics.Any() {
@@ -186,11 +200,14 @@ func follow(all map[ReplicaKey]*watched, t *route.Table, now time.Time) (changed
 		if w := all[e.ReplicaKey]; w != nil && w.page == e.page && w.security == e.security && w.address == e.address && w.adapter == a {
 			continue
 		}
-		all[e.ReplicaKey] = &watched{
+		w := &watched{
 			sample: Sample{ReplicaKey: e.ReplicaKey, Engine: a.Name, Address: e.address}, adapter: a, page: e.page, security: e.security, address: e.address,
-			next: now.Add(rand.N(soon)), //nolint:gosec // spreads load, guards nothing
 		}
-		changed = true
+		all[e.ReplicaKey], fresh, changed = w, append(fresh, w), true
+	}
+	within := min(max(soon, time.Duration(len(fresh))*apart), SamplePeriod)
+	for _, w := range fresh {
+		w.next = now.Add(rand.N(within)) //nolint:gosec // spreads load, guards nothing
 	}
 	for key := range all {
 		if !kept[key] {

@@ -120,19 +120,20 @@ func (c *choice) add() bool {
 }
 
 func (c *choice) sum() (of [Unreachable + 1]int) {
-	c.n, c.requests, c.tokens = 0, 0, 0
+	c.n, c.first = 0, -1
 	c.kvUse, c.waiting, c.toldUse, c.toldQueue = 0, 0, 0, 0
+	requests, tokens := 0., 0. // a sum in a register is ready sooner than one in memory
 	for i := range c.states {
 		s := &c.states[i]
 		if !c.in(s) {
 			continue
 		}
-		if c.n++; c.n == 1 {
+		if c.first < 0 {
 			c.first = i
 		}
 		of[s.Health]++
-		c.requests += s.Requests
-		c.tokens += s.Tokens
+		requests += s.Requests
+		tokens += s.Tokens
 		if s.KVUse >= 0 {
 			c.toldUse++
 			c.kvUse += s.KVUse
@@ -142,6 +143,7 @@ func (c *choice) sum() (of [Unreachable + 1]int) {
 			c.waiting += s.Waiting
 		}
 	}
+	c.n, c.requests, c.tokens = of[In]+of[Failing]+of[Unreachable], requests, tokens
 	return of
 }
 
@@ -188,12 +190,24 @@ func (c *choice) may(s *State) bool {
 		return true
 	case c.full:
 		return c.load(s) <= c.least
+	case c.byTokens:
+		return c.fits(s.Tokens, c.want.own(s))
 	}
-	own, load := 1., s.Requests
-	if c.byTokens {
-		own, load = max(c.want.Tokens-s.Matched*c.want.Prompt, 1), s.Tokens
+	return c.fits(s.Requests, 1)
+}
+
+// own is the load that the request is for a replica, in tokens.
+func (w *Want) own(s *State) float64 {
+	own := w.Tokens - s.Matched*w.Prompt
+	if own < 1 {
+		return 1
 	}
-	return load+own <= max(2*own, c.times*(c.total+own))
+	return own
+}
+
+// fits reports whether a load with the request's own is within the bound.
+func (c *choice) fits(load, own float64) bool {
+	return load <= own || load+own <= c.times*(c.total+own)
 }
 
 // allowed counts those that may be chosen.
@@ -223,16 +237,34 @@ func (c *choice) rank() {
 }
 
 func (c *choice) best(rnd uint64) int {
-	best, top, ties, nth := -1, 0., uint64(0), 0
+	w := &c.p.Weights
+	matched, requests, tokens := w[Prefix], w[LeastRequests], w[LeastTokens]
+	request, token := step(c.requests, c.n), step(c.tokens, c.n)
+	more := c.session >= 0 || c.want.Adapter || w[RoundRobin] > 0 || w[KVCache] > 0 || w[Queue] > 0
+	want, usual := c.want, c.byTokens && !c.full // the usual bound is asked for in this loop, without a call
+	best, top, ties, nth := -1, -1., uint64(0), 0
 	for i := range c.states {
 		s := &c.states[i]
-		if !c.may(s) {
+		if usual {
+			if !c.in(s) || !c.fits(s.Tokens, want.own(s)) {
+				continue
+			}
+		} else if !c.may(s) {
 			continue
 		}
-		score := c.score(i, s, nth)
+		score := matched * s.Matched
+		if requests > 0 {
+			score += requests * below(s.Requests, request)
+		}
+		if tokens > 0 {
+			score += tokens * below(s.Tokens, token)
+		}
+		if more {
+			score += c.more(i, s, nth)
+		}
 		nth++
 		switch {
-		case best < 0 || score > top:
+		case score > top:
 			best, top, ties = i, score, 1
 		case score == top:
 			// Each of those that tie is as likely in the end.
@@ -246,16 +278,9 @@ func (c *choice) best(rnd uint64) int {
 	return best
 }
 
-// score is the weighted sum; nth counts the replicas that may be chosen.
-func (c *choice) score(i int, s *State, nth int) float64 {
-	w := &c.p.Weights
-	score := w[Prefix] * s.Matched
-	if w[LeastRequests] > 0 {
-		score += w[LeastRequests] * below(s.Requests, c.requests, c.n)
-	}
-	if w[LeastTokens] > 0 {
-		score += w[LeastTokens] * below(s.Tokens, c.tokens, c.n)
-	}
+// more is what the scorers add that few policies have; nth counts the replicas that may be chosen.
+func (c *choice) more(i int, s *State, nth int) float64 {
+	w, score := &c.p.Weights, 0.
 	if w[RoundRobin] > 0 && nth == c.turn {
 		score += w[RoundRobin]
 	}
@@ -266,7 +291,7 @@ func (c *choice) score(i int, s *State, nth int) float64 {
 		score += w[KVCache] * (1 - min(orMean(s.KVUse, c.kvUse, c.toldUse), 1))
 	}
 	if w[Queue] > 0 && c.toldQueue > 0 {
-		score += w[Queue] * below(orMean(s.Waiting, c.waiting, c.toldQueue), c.waiting, c.toldQueue)
+		score += w[Queue] * below(orMean(s.Waiting, c.waiting, c.toldQueue), step(c.waiting, c.toldQueue))
 	}
 	if c.want.Adapter {
 		score += w[LoRA] * s.Adapter
@@ -282,12 +307,20 @@ func orMean(v, total float64, n int) float64 {
 	return v
 }
 
-// below says how far a value is below twice the mean of n that sum to a total: 1 for nothing, 1/2
-// for the mean, 0 from twice the mean on. Of any values the lowest is at most the mean, so that it
-// has the greatest score.
-func below(v, total float64, n int) float64 {
+// step is how much of a score each of n values takes that sum to a total: below makes of the mean 1/2.
+func step(total float64, n int) float64 {
 	if total <= 0 {
-		return 1
+		return 0
 	}
-	return max(1-v*float64(n)/(2*total), 0)
+	return float64(n) / (2 * total)
+}
+
+// below says how far a value is below twice the mean of all, by their step: 1 for nothing, 1/2 for the
+// mean, 0 from twice the mean on. Of any values the lowest is at most the mean, so that it has the
+// greatest score.
+func below(v, step float64) float64 {
+	if b := 1 - v*step; b > 0 {
+		return b
+	}
+	return 0
 }

@@ -9,6 +9,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -29,6 +30,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"stationmaster.dev/stationmaster/internal/gateway"
 	"stationmaster.dev/stationmaster/internal/route"
@@ -112,12 +115,12 @@ func serveGateway(engine, profile string) error {
 			Protocols: []spec.Protocol{spec.V2}, Endpoints: []route.Endpoint{{Replica: "iris-0", HTTP: engine}},
 		}}}},
 	}}))
-	g, err := gateway.New(gateway.Config{HTTP: l, Table: table, Metrics: registry()})
+	g, err := gateway.New(gateway.Config{HTTP: l, Table: table, Metrics: prometheus.NewRegistry()})
 	if err != nil {
 		return err
 	}
 	fmt.Println(l.Addr())
-	ctx, cancel := signal.NotifyContext(bgContext(), syscall.SIGTERM)
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer cancel()
 	go func() { _, _ = io.Copy(io.Discard, os.Stdin); cancel() }()
 	if profile != "" {
@@ -198,9 +201,7 @@ func measure(out string, rounds, requests int, profile string, bodies []int) err
 		return err
 	}
 	defer rp.Stop()
-	ng, err := proc.SpawnNginx(front, func(dir, listen string) string {
-		return fmt.Sprintf(nginxConf, dir, engine.Addr, listen)
-	})
+	ng, err := proc.SpawnNginx(front, engine.Addr, proc.NginxBuffers)
 	if err != nil {
 		return err
 	}

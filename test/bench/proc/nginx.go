@@ -12,10 +12,49 @@ import (
 	"time"
 )
 
-// SpawnNginx starts an nginx with one worker on one core. What conf makes of a folder of its own and
-// the address to listen on is its configuration, which must have it stay in the foreground.
-// Debian's package is installed where there is none.
-func SpawnNginx(cpu int, conf func(dir, listen string) string) (*Process, error) {
+// nginxConf is proxy_pass with kept connections, requests' bodies in memory and nothing written to
+// disk: nginx at its best.
+const nginxConf = `
+worker_processes 1;
+worker_rlimit_nofile 20000;
+daemon off;
+pid %[1]s/nginx.pid;
+error_log %[1]s/error.log crit;
+events { worker_connections 16384; }
+http {
+  access_log off;
+  client_body_temp_path %[1]s/body;
+  proxy_temp_path %[1]s/proxy;
+  fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s;
+  keepalive_requests 1000000;
+  upstream engines { %[2]s keepalive 256; keepalive_requests 1000000; }
+  server {
+    listen %[3]s backlog=4096;
+    client_body_buffer_size 256k;
+    client_max_body_size 256m;
+    location / {
+      proxy_pass http://engines;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+      proxy_set_header X-Request-Id $request_id;
+      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+      proxy_set_header X-Forwarded-Proto $scheme;
+      add_header X-Request-Id $request_id;
+      %[4]s
+    }
+  }
+}
+`
+
+// What SpawnNginx may be told of answers: that they pass as they come, or that a large one is held whole.
+const (
+	NginxStreams = "proxy_buffering off;"
+	NginxBuffers = "proxy_buffer_size 16k; proxy_buffers 16 16k;"
+)
+
+// SpawnNginx starts an nginx with one worker on one core before engines, whose addresses have spaces
+// between. answers is NginxStreams or NginxBuffers. Debian's package is installed where there is none.
+func SpawnNginx(cpu int, engines, answers string) (*Process, error) {
 	if _, err := exec.LookPath("nginx"); err != nil {
 		if out, err := exec.Command("sh", "-c", "apt-get update -q && apt-get install -q -y nginx-light").CombinedOutput(); err != nil { //nolint:noctx // it ends
 			return nil, fmt.Errorf("nginx isn't here and can't be installed (%w): %s", err, out)
@@ -31,8 +70,12 @@ func SpawnNginx(cpu int, conf func(dir, listen string) string) (*Process, error)
 	}
 	addr := l.Addr().String()
 	_ = l.Close()
+	servers := ""
+	for e := range strings.FieldsSeq(engines) {
+		servers += "server " + e + "; "
+	}
 	file := filepath.Join(dir, "nginx.conf")
-	if err := os.WriteFile(file, []byte(conf(dir, addr)), 0o600); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, nginxConf, dir, servers, addr, answers), 0o600); err != nil {
 		return nil, err
 	}
 	cmd := exec.Command("nginx", "-p", dir, "-c", file) //nolint:gosec,noctx // a bench's own; Stop ends it

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"stationmaster.dev/stationmaster/test/bench/proc"
 )
@@ -41,13 +40,7 @@ func (m *machine) start(k kind, engines string) (*proc.Process, error) {
 	case direct:
 		return &proc.Process{Name: k.name, Addr: engines, Stop: func() {}}, nil
 	case nginx:
-		return proc.SpawnNginx(front, func(dir, listen string) string {
-			servers := ""
-			for e := range strings.FieldsSeq(engines) {
-				servers += "server " + e + "; "
-			}
-			return fmt.Sprintf(nginxConf, dir, servers, listen)
-		})
+		return proc.SpawnNginx(front, engines, proc.NginxStreams)
 	case bare:
 		return proc.Spawn(k.name, front, os.Args[0], "-role", "reverseproxy", "-addr", engines)
 	}
@@ -75,36 +68,3 @@ func (m *machine) startAll(kinds []kind, engines string) (all []*proc.Process, s
 	}
 	return all, stop, nil
 }
-
-// nginxConf relays streams as they come, with kept connections and requests' bodies in memory.
-const nginxConf = `
-worker_processes 1;
-worker_rlimit_nofile 20000;
-daemon off;
-pid %[1]s/nginx.pid;
-error_log %[1]s/error.log crit;
-events { worker_connections 16384; }
-http {
-  access_log off;
-  client_body_temp_path %[1]s/body;
-  proxy_temp_path %[1]s/proxy;
-  fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s;
-  keepalive_requests 1000000;
-  upstream engines { %[2]s keepalive 256; keepalive_requests 1000000; }
-  server {
-    listen %[3]s backlog=4096;
-    client_body_buffer_size 256k;
-    client_max_body_size 256m;
-    location / {
-      proxy_pass http://engines;
-      proxy_http_version 1.1;
-      proxy_buffering off;
-      proxy_set_header Connection "";
-      proxy_set_header X-Request-Id $request_id;
-      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
-      proxy_set_header X-Forwarded-Proto $scheme;
-      add_header X-Request-Id $request_id;
-    }
-  }
-}
-`

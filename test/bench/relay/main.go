@@ -90,9 +90,10 @@ func main() {
 	)
 	rounds := flag.Int("rounds", 0, "rounds of all that is compared; 0 for as many as there is time for")
 	streams := flag.Int("streams", 2000, "streams at once")
+	replicas := flag.Int("replicas", 100, "replicas that the idle gateway looks at")
 	flag.Parse()
 	p := planned(*quick)
-	p.Streams = *streams
+	p.Streams, p.Replicas = *streams, *replicas
 	if *rounds > 0 {
 		p.Rounds, p.StreamRounds = *rounds, *rounds
 	}
