@@ -231,6 +231,9 @@ func (c *Controller) Run(ctx context.Context, config *rest.Config) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.TrainedModel{}, byService, indexByService); err != nil {
 		return fmt.Errorf("index trained models: %w", err)
 	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1beta1.InferenceService{}, byReader, indexByReader); err != nil {
+		return fmt.Errorf("index services by who reads their prompts: %w", err)
+	}
 	changed, said := make(chan event.GenericEvent), make(chan event.GenericEvent)
 	if err := c.buildTrainedModel(mgr, said); err != nil {
 		return err
@@ -325,6 +328,7 @@ func (c *Controller) build(mgr ctrl.Manager, changed chan event.GenericEvent) er
 		Watches(&v1alpha1.ServingRuntime{}, handler.EnqueueRequestsFromMapFunc(c.everyService),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.TrainedModel{}, handler.EnqueueRequestsFromMapFunc(serviceOf), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1beta1.InferenceService{}, handler.EnqueueRequestsFromMapFunc(c.readBy), builder.WithPredicates(comesOrGoes)).
 		// What we own and somebody else deletes or edits is put right.
 		Owns(&smv1alpha1.Revision{}, builder.WithPredicates(notCreated{})).
 		Owns(&smv1alpha1.Route{}, builder.WithPredicates(notCreated{})).

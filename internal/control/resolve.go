@@ -33,6 +33,11 @@ const (
 func (c *Controller) resolve(ctx context.Context, s *service) error {
 	manifest.Default(s.is, manifest.Defaults{})
 	s.notInEffect = append(manifest.NotInEffectOf(s.asWritten), manifest.DirectNotInEffect(s.asWritten, c.cfg.DirectGateway.Name != "")...)
+	prefill, err := c.prefillNotInEffect(ctx, s.is)
+	if err != nil {
+		return err
+	}
+	s.notInEffect = append(s.notInEffect, prefill...)
 	revisions, err := c.revisions(ctx, s.key)
 	if err != nil {
 		return err

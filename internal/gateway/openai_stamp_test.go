@@ -97,3 +97,38 @@ func TestAnEngineThatRefusesForNowSaysWhenToTryAgain(t *testing.T) {
 		})
 	}
 }
+
+// TestAnEnginesRateLimitsComeBeforeTheFirstFrame as they are, on good answers too.
+func TestAnEnginesRateLimitsComeBeforeTheFirstFrame(t *testing.T) {
+	limits := map[string]string{"X-Ratelimit-Remaining-Requests": "0", "X-Ratelimit-Reset-Tokens": "6m0s", "X-Ratelimit-Reset-Requests": "120ms"}
+	heard := make(chan struct{})
+	g := start(t, nil, llm("llm", "/", "served", route.Endpoint{HTTP: engine(t, func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		for name, v := range limits {
+			w.Header().Set(name, v)
+		}
+		if !strings.Contains(string(b), "stream") {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"model":"served"}`)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		w.(http.Flusher).Flush()
+		<-heard
+		_, _ = io.WriteString(w, "data: [DONE]\n\n")
+	})}))
+	for _, body := range []string{`{"model":"llm"}`, chat} {
+		resp, r := open(t, client(t), request(t, http.MethodPost, g.url("/v1/chat/completions"), body))
+		for name, want := range limits {
+			if got := resp.Header.Get(name); got != want {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
+		}
+		if body == chat {
+			close(heard)
+			if got := next(t, r); got != "data: [DONE]\n\n" {
+				t.Errorf("%q", got)
+			}
+		}
+	}
+}

@@ -322,6 +322,8 @@ func TestErrorsHaveTheirShape(t *testing.T) {
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte("data: a\r\n\r\n: c\n\ndata: é\n\n"), uint8(3))
 	f.Add([]byte("data: a\rdata: b\r\r\n\n"), uint8(1))
+	f.Add([]byte("data: 世\n\ndata: [DONE]"), uint8(2))
+	f.Add(append(bytes.Repeat([]byte("data: é\n"), 200_000), '\n'), uint8(255))
 	f.Fuzz(func(t *testing.T, stream []byte, size uint8) {
 		var frames openai.Frames
 		var got []byte
@@ -385,6 +387,8 @@ func FuzzRequest(f *testing.F) {
 func FuzzStamped(f *testing.F) {
 	f.Add([]byte(`{"choices":[],"system_fingerprint":null,"model":"m"}`))
 	f.Add([]byte(` {"id":"\"choices\"","choices":[{}]}`))
+	f.Add([]byte(`{"system_fingerprint":"b1/2","choices":[]}`))
+	f.Add([]byte(`{"choices":[],"system_fingerprint":"\\\"é"}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		e, ok := openai.NewStamp("rev@1").On(text)
 		var before, after map[string]any
@@ -395,7 +399,11 @@ func FuzzStamped(f *testing.F) {
 		if err := json.Unmarshal(out, &after); err != nil {
 			t.Fatalf("%q became %q: %v", text, out, err)
 		}
-		if after["system_fingerprint"] != "rev@1" {
+		want := "rev@1"
+		if own, _ := before["system_fingerprint"].(string); own != "" {
+			want += "/" + own
+		}
+		if after["system_fingerprint"] != want {
 			t.Fatalf("%q became %q", text, out)
 		}
 		delete(before, "system_fingerprint")
