@@ -11,6 +11,7 @@ import (
 
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/gateway/batch"
+	"stationmaster.dev/stationmaster/internal/gateway/meter"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
@@ -77,7 +78,7 @@ func (g *Gateway) join(key string, w waiter, rows, bytes int, m *route.Match, v 
 	if opened != nil {
 		owner := metricsOwner{m.Service.Key, m.Component}
 		due, isFull := opened.Due, w.base().full
-		var wake *meter
+		var wake *meter.Load
 		if m.Backend.Cold {
 			wake = v.wakes(m.Backend)
 		}
@@ -91,7 +92,7 @@ func (g *Gateway) join(key string, w waiter, rows, bytes int, m *route.Match, v 
 
 // await blocks until a batch is due, full, or the gateway ends. What it goes to is started
 // meanwhile where nothing runs of it; wake is nil where something does.
-func (g *Gateway) await(due time.Time, full <-chan struct{}, wake *meter) {
+func (g *Gateway) await(due time.Time, full <-chan struct{}, wake *meter.Load) {
 	now := time.Now()
 	if wake != nil {
 		h := hold{g: g, start: now}

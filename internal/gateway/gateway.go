@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"stationmaster.dev/stationmaster/internal/gateway/grpcpool"
+	"stationmaster.dev/stationmaster/internal/gateway/meter"
 	"stationmaster.dev/stationmaster/internal/gateway/payloads"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
 	"stationmaster.dev/stationmaster/internal/gateway/wait"
@@ -48,16 +49,18 @@ type Gateway struct {
 	places map[placesKey]*wait.Places
 	// groups are what is known of the replicas of the current view, kept as places are.
 	groups map[targetKey]*pick.Group
+	// queues are those of the current view's revisions, kept as places are.
+	queues map[targetKey]*wait.Queue
 
 	// crowd is the requests that wait, and seed is for telling their callers apart; stopping is closed
 	// when none shall wait.
 	crowd    *wait.Crowd
 	seed     maphash.Seed
 	stopping chan struct{}
-	meters   meters
+	loads    meter.Loads
 	models   models
-	// witnesses count for guarded rollouts.
-	witnesses witnesses
+	// answers are counted for guarded rollouts.
+	answers meter.AllAnswers
 	// turns are the requests' places in the order in which revisions are chosen.
 	turns turns
 	// cold has a token when a request began to wait for something to be started.

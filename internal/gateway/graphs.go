@@ -36,7 +36,7 @@ func (g *Gateway) viewGraphs(table *route.Table, live map[targetKey]bool) map[*r
 		if s.Graph == nil {
 			continue
 		}
-		key := targetKey{service: s.Key}
+		key := targetKey{Service: s.Key}
 		live[key] = true
 		v := &graphView{metrics: g.metrics.of(key)}
 		if s.Graph.Propagate != nil {

@@ -9,6 +9,7 @@ import (
 
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/gateway/fair"
+	"stationmaster.dev/stationmaster/internal/gateway/meter"
 	"stationmaster.dev/stationmaster/internal/gateway/wait"
 	"stationmaster.dev/stationmaster/internal/route"
 )
@@ -46,8 +47,8 @@ type hold struct {
 	since [reasons]time.Time
 	// stay is the request's among those that wait, nil while it doesn't.
 	stay *wait.Stay
-	// meter counts the request, and held those that it waits for; nil where there is none yet.
-	meter, held *meter
+	// load counts the request, and held those that it waits for; nil where there is none yet.
+	load, held *meter.Load
 	// place is what the request occupies at the endpoint of a queue's revision.
 	place  *wait.Places
 	placed *wait.Queue
@@ -182,14 +183,14 @@ func (h *hold) enter(s *route.Service) bool {
 
 // awaits counts the request among those that wait for a revision. Where that is the first that
 // waits for something to be started, it is told at once.
-func (h *hold) awaits(m *meter, wake bool) {
-	if h.held == m {
+func (h *hold) awaits(l *meter.Load, wake bool) {
+	if h.held == l {
 		return
 	}
 	h.awaitsNothing()
-	h.held = m
-	h.counts(m, time.Now())
-	if first := m.hold(); first && wake {
+	h.held = l
+	h.counts(l, time.Now())
+	if first := l.Hold(); first && wake {
 		select {
 		case h.g.cold <- struct{}{}:
 		default: // one is under way, and will tell of this one, too
@@ -199,36 +200,36 @@ func (h *hold) awaits(m *meter, wake bool) {
 
 func (h *hold) awaitsNothing() {
 	if h.held != nil {
-		h.held.unhold()
+		h.held.Unhold()
 		h.held = nil
 	}
 }
 
 // counts moves the request into another revision's load.
-func (h *hold) counts(m *meter, now time.Time) {
-	if h.meter == m {
+func (h *hold) counts(l *meter.Load, now time.Time) {
+	if h.load == l {
 		return
 	}
-	fresh := h.meter == nil
+	fresh := h.load == nil
 	if !fresh {
-		h.meter.leave(now)
+		h.load.Leave(now)
 	}
-	if m != nil {
-		m.enter(now, fresh)
+	if l != nil {
+		l.Enter(now, fresh)
 	}
-	h.meter = m
+	h.load = l
 }
 
 // chosen is called when the request goes to a revision.
 func (h *hold) chosen(t *target) {
-	if h.meter == t.meter {
+	if h.load == t.load {
 		return
 	}
 	now := h.start
-	if h.meter != nil || h.since != [reasons]time.Time{} {
+	if h.load != nil || h.since != [reasons]time.Time{} {
 		now = time.Now()
 	}
-	h.counts(t.meter, now)
+	h.counts(t.load, now)
 }
 
 // settle ends the waiting; the request goes on, or ends.
@@ -274,7 +275,7 @@ func (h *hold) occupy(v *view, t *route.Target, e, not *route.Endpoint) *route.E
 	if t.Limit == 0 {
 		return e
 	}
-	q := &v.targets[t].meter.queue
+	q := v.targets[t].queue
 	if h.line != nil && h.line != q {
 		h.unqueue()
 	}
@@ -307,9 +308,9 @@ func (h *hold) occupy(v *view, t *route.Target, e, not *route.Endpoint) *route.E
 
 // queueFor puts the request in line for a place at t, and tries once more.
 func (h *hold) queueFor(v *view, t *route.Target, e, not *route.Endpoint) *route.Endpoint {
-	m := v.targets[t].meter
 	if h.ticket == nil {
-		h.ticket, h.line = m.queue.Join(h.flow()), &m.queue
+		h.line = v.targets[t].queue
+		h.ticket = h.line.Join(h.flow())
 	} else {
 		h.line.Again(h.ticket)
 	}
@@ -355,11 +356,11 @@ func (h *hold) pick(ctx context.Context, find finder) (*route.Target, *route.End
 			}
 			h.picked.release(time.Now())
 			why = forPlace
-			h.awaits(v.targets[t].meter, false)
+			h.awaits(v.targets[t].load, false)
 		case m.Backend.Cold:
 			why = forWake
-			if m := v.wakes(m.Backend); m != nil {
-				h.awaits(m, true)
+			if l := v.wakes(m.Backend); l != nil {
+				h.awaits(l, true)
 			}
 		case !m.Backend.Returning:
 			return nil, nil, notReady(m)

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 
+	"stationmaster.dev/stationmaster/internal/gateway/meter"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
@@ -53,10 +54,7 @@ var httpSlots = func() (index [600]uint8) {
 	return index
 }()
 
-type targetKey struct {
-	service  spec.ServiceKey
-	revision string
-}
+type targetKey = meter.Key
 
 // metrics holds the gateway's series. A nil registerer keeps them unregistered.
 type metrics struct {
@@ -146,13 +144,13 @@ func (m *metrics) counting(reached *targetMetrics, s *route.Service) *targetMetr
 	if reached != m.gateway || s == nil {
 		return reached
 	}
-	return m.of(targetKey{service: s.Key})
+	return m.of(targetKey{Service: s.Key})
 }
 
 func (m *metrics) newTarget(key targetKey) *targetMetrics {
 	return &targetMetrics{
 		all: m, key: key,
-		inflight: m.inflight.WithLabelValues(key.service.Namespace, key.service.Name, key.revision),
+		inflight: m.inflight.WithLabelValues(key.Service.Namespace, key.Service.Name, key.Revision),
 	}
 }
 
@@ -164,7 +162,7 @@ func (m *metrics) prune(keep func(targetKey) bool) {
 	gone := map[spec.ServiceKey]bool{}
 	defer func() {
 		for key := range m.targets {
-			delete(gone, key.service)
+			delete(gone, key.Service)
 		}
 		for key := range gone {
 			m.batched.forget(key)
@@ -175,9 +173,9 @@ func (m *metrics) prune(keep func(targetKey) bool) {
 			continue
 		}
 		delete(m.targets, key)
-		gone[key.service] = true
+		gone[key.Service] = true
 		labels := prometheus.Labels{
-			"namespace": key.service.Namespace, "service": key.service.Name, "revision": key.revision,
+			"namespace": key.Service.Namespace, "service": key.Service.Name, "revision": key.Revision,
 		}
 		m.requests.DeletePartialMatch(labels)
 		m.seconds.DeletePartialMatch(labels)
@@ -186,8 +184,8 @@ func (m *metrics) prune(keep func(targetKey) bool) {
 		m.mirrored.DeletePartialMatch(labels)
 		m.prefills.DeletePartialMatch(labels)
 		m.generated.prune(labels)
-		if key.revision == "" {
-			m.steps.prune(key.service)
+		if key.Revision == "" {
+			m.steps.prune(key.Service)
 		}
 	}
 }
@@ -218,14 +216,14 @@ func (t *targetMetrics) end(p protocol, code int, took time.Duration, began bool
 		} else if at == 0 {
 			label = "other"
 		}
-		c := t.all.requests.WithLabelValues(t.key.service.Namespace, t.key.service.Name, t.key.revision, protocolNames[p], label)
+		c := t.all.requests.WithLabelValues(t.key.Service.Namespace, t.key.Service.Name, t.key.Revision, protocolNames[p], label)
 		counter = &c
 		slot.Store(counter)
 	}
 	(*counter).Inc()
 	observer := t.seconds[p].Load()
 	if observer == nil {
-		o := t.all.seconds.WithLabelValues(t.key.service.Namespace, t.key.service.Name, t.key.revision, protocolNames[p])
+		o := t.all.seconds.WithLabelValues(t.key.Service.Namespace, t.key.Service.Name, t.key.Revision, protocolNames[p])
 		observer = &o
 		t.seconds[p].Store(observer)
 	}
@@ -233,5 +231,5 @@ func (t *targetMetrics) end(p protocol, code int, took time.Duration, began bool
 }
 
 func (t *targetMetrics) upstreamError(stage string) {
-	t.all.errors.WithLabelValues(t.key.service.Namespace, t.key.service.Name, t.key.revision, stage).Inc()
+	t.all.errors.WithLabelValues(t.key.Service.Namespace, t.key.Service.Name, t.key.Revision, stage).Inc()
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 
 	"stationmaster.dev/stationmaster/internal/gateway/compare"
+	"stationmaster.dev/stationmaster/internal/gateway/meter"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
 	"stationmaster.dev/stationmaster/internal/route"
 )
@@ -69,7 +70,7 @@ func (x *exchange) mirror() *mirrored {
 
 func (m *mirrored) count(result compare.Result) {
 	k := m.target.metrics.key
-	m.x.g.metrics.mirrored.WithLabelValues(k.service.Namespace, k.service.Name, k.revision, string(result)).Inc()
+	m.x.g.metrics.mirrored.WithLabelValues(k.Service.Namespace, k.Service.Name, k.Revision, string(result)).Inc()
 }
 
 // send starts the copy, unless too many are under way. The request was answered by then.
@@ -109,26 +110,26 @@ func (m *mirrored) send() {
 		ctx, cancel := context.WithTimeout(g.copying, req.HeaderTimeout)
 		defer cancel()
 		got, err := askCopy(ctx, m.view, m.endpoint, req)
-		judge(m.target.witness, m.count, want, got, err, g.copying.Err() != nil)
+		judge(m.target.answers, m.count, want, got, err, g.copying.Err() != nil)
 	})
 }
 
 // judge counts how the answer to a copy compares with the one that the client got. err says that
-// the copy got none, and ended that the gateway's own end is why. w may be nil.
-func judge(w *witness, count func(compare.Result), want, got compare.Answer, err error, ended bool) {
+// the copy got none, and ended that the gateway's own end is why. a may be nil.
+func judge(a *meter.Answers, count func(compare.Result), want, got compare.Answer, err error, ended bool) {
 	if err != nil {
 		count(mirrorFailed)
-		if w != nil && want.Status/100 == 2 && !ended {
-			w.heard(true)
+		if a != nil && want.Status/100 == 2 && !ended {
+			a.Heard(true)
 		}
 		return
 	}
 	count(compare.Of(want, got))
-	if w == nil {
+	if a == nil {
 		return
 	}
 	if compared, differs := compare.Drift(want, got); compared {
-		w.heard(differs)
+		a.Heard(differs)
 	}
 }
 

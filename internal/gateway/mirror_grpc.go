@@ -67,7 +67,7 @@ func (c *call) mirror() *mirroredCall {
 
 func (m *mirroredCall) count(result compare.Result) {
 	k := m.target.metrics.key
-	m.c.g.metrics.mirrored.WithLabelValues(k.service.Namespace, k.service.Name, k.revision, string(result)).Inc()
+	m.c.g.metrics.mirrored.WithLabelValues(k.Service.Namespace, k.Service.Name, k.Revision, string(result)).Inc()
 }
 
 // callReply is a call's answer as far as it was kept: what ended it, and its message.
@@ -106,7 +106,7 @@ func (m *mirroredCall) send(err error) {
 			ctx = peer.NewContext(ctx, from)
 		}
 		got, err := m.ask(ctx)
-		judge(m.target.witness, m.count, want, got, err, g.copying.Err() != nil)
+		judge(m.target.answers, m.count, want, got, err, g.copying.Err() != nil)
 	})
 }
 

@@ -76,10 +76,10 @@ func (t *tally) frame(x *exchange, now time.Time) {
 	if t.frames++; t.frames == 1 {
 		k := &x.target.metrics.key
 		all := &x.g.metrics.generated
-		t.first = all.first.WithLabelValues(k.service.Namespace, k.service.Name, k.revision)
-		t.gap = all.gap.WithLabelValues(k.service.Namespace, k.service.Name, k.revision)
+		t.first = all.first.WithLabelValues(k.Service.Namespace, k.Service.Name, k.Revision)
+		t.gap = all.gap.WithLabelValues(k.Service.Namespace, k.Service.Name, k.Revision)
 		t.first.Observe(now.Sub(t.start).Seconds())
-		x.target.witness.began(now.Sub(t.start))
+		x.target.answers.Began(now.Sub(t.start))
 	} else {
 		t.gap.Observe(now.Sub(t.last).Seconds())
 	}
@@ -96,7 +96,7 @@ func (t *tally) count(g *Gateway, of *target) {
 	k := &of.metrics.key
 	for kind, n := range map[string]int64{"prompt": t.usage.Prompt, "completion": t.usage.Completion} {
 		if n > 0 {
-			g.metrics.generated.tokens.WithLabelValues(k.service.Namespace, k.service.Name, k.revision, kind).Add(float64(n))
+			g.metrics.generated.tokens.WithLabelValues(k.Service.Namespace, k.Service.Name, k.Revision, kind).Add(float64(n))
 		}
 	}
 }

@@ -148,7 +148,7 @@ func (r *relay) head() {
 func (r *relay) unread(why string) {
 	if r.x.target != nil {
 		k := &r.x.target.metrics.key
-		r.x.g.metrics.generated.unread.WithLabelValues(k.service.Namespace, k.service.Name, k.revision, why).Inc()
+		r.x.g.metrics.generated.unread.WithLabelValues(k.Service.Namespace, k.Service.Name, k.Revision, why).Inc()
 	}
 }
 

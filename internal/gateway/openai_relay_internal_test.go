@@ -25,7 +25,7 @@ func relayed(tb testing.TB, stream []byte, at int, changes bool) []byte {
 	w := httptest.NewRecorder()
 	x := &exchange{g: &Gateway{metrics: m}, w: w, r: httptest.NewRequest(http.MethodPost, "/v1/chat/completions", nil), start: time.Now()}
 	x.ask = &asked{call: openai.Call{Op: openai.Chat}, model: "mine"}
-	x.target = &target{Target: &route.Target{Revision: "llm-1"}, metrics: m.of(targetKey{service: spec.ServiceKey{Name: "llm"}, revision: "llm-1"})}
+	x.target = &target{Target: &route.Target{Revision: "llm-1"}, metrics: m.of(targetKey{Service: spec.ServiceKey{Name: "llm"}, Revision: "llm-1"})}
 	if changes {
 		x.target.stamp = openai.NewStamp("llm-1@4f2b")
 		x.ask.dressed = dress{model: "served", usage: true}

@@ -58,7 +58,7 @@ func (x *exchange) prefill() *prefill {
 	result := p.run(how)
 	if x.r.Context().Err() == nil {
 		k := &x.target.metrics.key
-		x.g.metrics.prefills.WithLabelValues(k.service.Namespace, k.service.Name, k.revision, result).Inc()
+		x.g.metrics.prefills.WithLabelValues(k.Service.Namespace, k.Service.Name, k.Revision, result).Inc()
 	}
 	return p
 }

@@ -236,7 +236,7 @@ func (x *exchange) engineName() string {
 // model returns what the engine tells of the model, and asks for it the first time.
 func (x *exchange) model(e *route.Endpoint) (*knownModel, error) {
 	name := x.engineName()
-	key := targetKey{x.match.Service.Key, x.target.Revision}
+	key := targetKey{Service: x.match.Service.Key, Revision: x.target.Revision}
 	if k := x.g.models.get(key, name); k != nil {
 		return k, nil
 	}
@@ -252,7 +252,7 @@ func (x *exchange) model(e *route.Endpoint) (*knownModel, error) {
 	default:
 		k.texts, k.why = translate.NewModel(meta, x.target.settings)
 	}
-	x.g.models.put(targetKey{x.match.Service.Key, x.target.Revision}, name, k)
+	x.g.models.put(targetKey{Service: x.match.Service.Key, Revision: x.target.Revision}, name, k)
 	return k, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"stationmaster.dev/stationmaster/internal/gateway/grpcpool"
+	"stationmaster.dev/stationmaster/internal/gateway/meter"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
 	"stationmaster.dev/stationmaster/internal/gateway/wait"
 	"stationmaster.dev/stationmaster/internal/lora"
@@ -44,12 +45,14 @@ type target struct {
 	settings   translate.Settings
 	undeclared error
 	metrics    *targetMetrics
-	meter      *meter
+	load       *meter.Load
+	// queue is of the requests that wait for a free place at one of the endpoints.
+	queue *wait.Queue
 	// group picks among the endpoints, whose replicas are in their order.
 	group    *pick.Group
 	replicas []*pick.Replica
-	// witness is nil while the revision has its component's traffic alone.
-	witness *witness
+	// answers is nil while the revision has its component's traffic alone.
+	answers *meter.Answers
 }
 
 type endpoint struct {
@@ -115,15 +118,16 @@ func (g *Gateway) newView(table *route.Table, known *lora.Known) *view {
 	live := make(map[targetKey]bool, len(last.targets))
 	kept := map[placesKey]*wait.Places{}
 	groups := make(map[targetKey]*pick.Group, len(last.targets))
-	seen := g.witnesses.renew(sharing(table))
+	queues := make(map[targetKey]*wait.Queue, len(last.targets))
+	seen := g.answers.Renew(sharing(table))
 	for s, b := range table.Backends {
 		v.batches = v.batches || b.Batch != nil
-		live[targetKey{service: s.Key}] = true // what reached none of its revisions
+		live[targetKey{Service: s.Key}] = true // what reached none of its revisions
 		for i := range b.Targets {
 			t := &b.Targets[i]
-			key := targetKey{s.Key, t.Revision}
+			key := targetKey{Service: s.Key, Revision: t.Revision}
 			live[key] = true
-			vt := &target{Target: t, service: s.Key, metrics: g.metrics.of(key), meter: g.meters.of(key), witness: seen[key]}
+			vt := &target{Target: t, service: s.Key, metrics: g.metrics.of(key), load: g.loads.Of(key), queue: g.queueOf(key, queues), answers: seen[key]}
 			if t.Revision != "" {
 				vt.revision = []string{t.Revision}
 			}
@@ -155,9 +159,9 @@ func (g *Gateway) newView(table *route.Table, known *lora.Known) *view {
 	g.dialer.Prune(v.hasGRPC)
 	g.metrics.prune(func(key targetKey) bool { return live[key] })
 	g.payloads.Prune(func(key spec.ServiceKey) bool { _, known := table.Named(key, "/"); return known })
-	g.meters.prune(func(key targetKey) bool { return live[key] })
+	g.loads.Prune(func(key targetKey) bool { return live[key] })
 	g.models.prune(func(key targetKey) bool { return live[key] })
-	g.places, g.groups = kept, groups
+	g.places, g.groups, g.queues = kept, groups, queues
 	v.learn(known)
 	return v
 }
@@ -175,9 +179,22 @@ func (g *Gateway) placesOf(key placesKey, limit int, kept map[placesKey]*wait.Pl
 	return p
 }
 
-// wakes returns the meter of the revision that a request for a cold backend counts for: the one
+// queueOf returns a revision's queue, with those that wait in it since an earlier view. The caller
+// holds building.
+func (g *Gateway) queueOf(key targetKey, kept map[targetKey]*wait.Queue) *wait.Queue {
+	q := kept[key]
+	if q == nil {
+		if q = g.queues[key]; q == nil {
+			q = new(wait.Queue)
+		}
+		kept[key] = q
+	}
+	return q
+}
+
+// wakes returns the load of the revision that a request for a cold backend counts for: the one
 // with the greatest share.
-func (v *view) wakes(b *route.Backend) *meter {
+func (v *view) wakes(b *route.Backend) *meter.Load {
 	var most *route.Target
 	for i := range b.Targets {
 		if t := &b.Targets[i]; most == nil || t.Weight > most.Weight {
@@ -187,7 +204,7 @@ func (v *view) wakes(b *route.Backend) *meter {
 	if most == nil {
 		return nil
 	}
-	return v.targets[most].meter
+	return v.targets[most].load
 }
 
 func (v *view) hasGRPC(at grpcpool.Place) bool { return v.grpcPlaces[at] }
