@@ -234,6 +234,10 @@ func (c *Controller) Run(ctx context.Context, config *rest.Config) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1beta1.InferenceService{}, byReader, indexByReader); err != nil {
 		return fmt.Errorf("index services by who reads their prompts: %w", err)
 	}
+	ofService := func(o client.Object) []string { return []string{o.GetLabels()[labelService]} }
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &smv1alpha1.Revision{}, revisionsOf, ofService); err != nil {
+		return fmt.Errorf("index revisions: %w", err)
+	}
 	changed, said := make(chan event.GenericEvent), make(chan event.GenericEvent)
 	if err := c.buildTrainedModel(mgr, said); err != nil {
 		return err
@@ -305,6 +309,9 @@ func (w warnings) WithGroup(n string) slog.Handler { return warnings{w.Handler.W
 // platform, which pass; controller-runtime's own limit of 17 minutes is for busier places.
 const longestRetry = 30 * time.Second
 
+// workers is how many services are reconciled at a time: most of it is waiting for the API.
+const workers = 8
+
 // notCreated lets deletions and changes of the spec through.
 type notCreated struct {
 	predicate.GenerationChangedPredicate
@@ -334,7 +341,7 @@ func (c *Controller) build(mgr ctrl.Manager, changed chan event.GenericEvent) er
 		Owns(&smv1alpha1.Route{}, builder.WithPredicates(notCreated{})).
 		WatchesRawSource(source.Channel(changed, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{
-			MaxConcurrentReconciles: 4, SkipNameValidation: &skipNameCheck,
+			MaxConcurrentReconciles: workers, SkipNameValidation: &skipNameCheck,
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](20*time.Millisecond, longestRetry),
 		}).
 		Complete(c)

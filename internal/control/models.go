@@ -263,7 +263,7 @@ func (s *service) modelNames() []string {
 
 // removeModels deletes the list of a service that is deleted, and with it its trained models, as
 // KServe does.
-func (c *Controller) removeModels(ctx context.Context, key spec.ServiceKey) error {
+func (c *Controller) removeModels(ctx context.Context, key spec.ServiceKey, revisions []smv1alpha1.Revision) error {
 	models, err := c.trainedModels(ctx, key)
 	if err != nil {
 		return err
@@ -273,9 +273,11 @@ func (c *Controller) removeModels(ctx context.Context, key spec.ServiceKey) erro
 			return fmt.Errorf("delete trained model %s of %s: %w", models[i].Name, key, err)
 		}
 	}
-	list := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: manifest.ModelListName(key.Name)}}
-	if err := c.client.Delete(ctx, list); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete the list of models of %s: %w", key, err)
+	if mayHaveList(revisions) {
+		list := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: manifest.ModelListName(key.Name)}}
+		if err := c.client.Delete(ctx, list); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete the list of models of %s: %w", key, err)
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -284,4 +286,17 @@ func (c *Controller) removeModels(ctx context.Context, key spec.ServiceKey) erro
 		c.cfg.Models.Follow(key, nil, false)
 	}
 	return nil
+}
+
+// mayHaveList reports whether a service with these revisions can have had a list of models: one of
+// them serves many, or may have been trimmed that did.
+func mayHaveList(revisions []smv1alpha1.Revision) bool {
+	whole := false
+	for i := range revisions {
+		if manifest.IsMultiModel(&revisions[i].Spec) {
+			return true
+		}
+		whole = whole || revisions[i].Labels[labelComponent] == string(spec.Predictor) && number(&revisions[i]) == 1
+	}
+	return len(revisions) > 0 && !whole
 }

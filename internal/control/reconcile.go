@@ -312,7 +312,7 @@ func (c *Controller) writeRevisionStatus(ctx context.Context, s *service, comp *
 	for i := range comp.revisions {
 		rev := &comp.revisions[i]
 		next := revisionStatus(rev, s.observed.Of(spec.RevisionKey{Namespace: rev.Namespace, Name: rev.Name}), time.Now())
-		if equality.Semantic.DeepEqual(rev.Status, next) {
+		if equality.Semantic.DeepEqual(rev.Status, next) || s.begins(rev, &next) {
 			continue
 		}
 		before := rev.DeepCopy()
@@ -323,6 +323,14 @@ func (c *Controller) writeRevisionStatus(ctx context.Context, s *service, comp *
 		c.wrote(rev)
 	}
 	return nil
+}
+
+// begins reports whether a revision is about to get its first replicas: there is nothing to tell of
+// it until the platform shows them, a moment later.
+func (s *service) begins(rev *smv1alpha1.Revision, next *smv1alpha1.RevisionStatus) bool {
+	return rev.Status.ObservedGeneration == 0 && next.Replicas == 0 && slices.ContainsFunc(s.plan.Assignments, func(a plan.Assignment) bool {
+		return a.Revision == rev.Name && a.Replicas > 0
+	})
 }
 
 // revisionStatus computes a revision's status. Digests and start-up times are written once

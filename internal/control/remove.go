@@ -44,22 +44,26 @@ func (c *Controller) finalize(ctx context.Context, key spec.ServiceKey, is *v1be
 		// The platform's change wakes us too; this is for the case that it was missed.
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
-	var revisions smv1alpha1.RevisionList
-	if err := c.client.List(ctx, &revisions, client.InNamespace(key.Namespace), client.MatchingLabels{labelService: key.Name}); err != nil {
-		return reconcile.Result{}, fmt.Errorf("list revisions of %s: %w", key, err)
-	}
-	for i := range revisions.Items {
-		c.forget(&revisions.Items[i])
-		if err := c.client.Delete(ctx, &revisions.Items[i]); err != nil && !apierrors.IsNotFound(err) {
-			return reconcile.Result{}, fmt.Errorf("delete revision %s: %w", revisions.Items[i].Name, err)
-		}
-	}
-	if err := c.removeModels(ctx, key); err != nil {
+	revisions, err := c.listRevisions(ctx, key)
+	if err != nil {
 		return reconcile.Result{}, err
 	}
-	r := &smv1alpha1.Route{}
-	r.Namespace, r.Name = key.Namespace, key.Name
-	if err := c.client.Delete(ctx, r); err != nil && !apierrors.IsNotFound(err) {
+	for i := range revisions {
+		c.forget(&revisions[i])
+		if err := c.client.Delete(ctx, &revisions[i]); err != nil && !apierrors.IsNotFound(err) {
+			return reconcile.Result{}, fmt.Errorf("delete revision %s: %w", revisions[i].Name, err)
+		}
+	}
+	if err := c.removeModels(ctx, key, revisions); err != nil {
+		return reconcile.Result{}, err
+	}
+	// One that never had a ready replica has none.
+	var r smv1alpha1.Route
+	err = c.client.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: key.Name}, &r)
+	if err == nil {
+		err = c.client.Delete(ctx, &r)
+	}
+	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("delete route %s: %w", key, err)
 	}
 	c.forget(is)

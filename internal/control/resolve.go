@@ -27,6 +27,9 @@ const (
 	labelNumber    = "stationmaster.dev/revision-number"
 )
 
+// revisionsOf is the index of revisions by their service.
+const revisionsOf = "service"
+
 // resolve fills in defaults, chooses the runtime, compiles each component, and finds or makes
 // its revision. What can't be compiled is written into the component, not returned: it is the
 // manifest's fault and stands in its status.
@@ -290,12 +293,12 @@ func (c *Controller) chooseRuntime(ctx context.Context, s *service, is *v1beta1.
 
 // revisions returns a service's revisions by component, oldest first.
 func (c *Controller) revisions(ctx context.Context, key spec.ServiceKey) (map[spec.Component][]smv1alpha1.Revision, error) {
-	var list smv1alpha1.RevisionList
-	if err := c.client.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingLabels{labelService: key.Name}); err != nil {
-		return nil, fmt.Errorf("list revisions: %w", err)
+	list, err := c.listRevisions(ctx, key)
+	if err != nil {
+		return nil, err
 	}
 	out := map[spec.Component][]smv1alpha1.Revision{}
-	for _, r := range list.Items {
+	for _, r := range list {
 		name := spec.Component(r.Spec.Component)
 		out[name] = append(out[name], *newest(c, &r))
 	}
@@ -303,6 +306,15 @@ func (c *Controller) revisions(ctx context.Context, key spec.ServiceKey) (map[sp
 		slices.SortFunc(revs, func(a, b smv1alpha1.Revision) int { return number(&a) - number(&b) })
 	}
 	return out, nil
+}
+
+// listRevisions returns a service's revisions as the cache has them.
+func (c *Controller) listRevisions(ctx context.Context, key spec.ServiceKey) ([]smv1alpha1.Revision, error) {
+	var list smv1alpha1.RevisionList
+	if err := c.client.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingFields{revisionsOf: key.Name}); err != nil {
+		return nil, fmt.Errorf("list revisions of %s: %w", key, err)
+	}
+	return list.Items, nil
 }
 
 // number is a revision's place in its component's history, from 1.

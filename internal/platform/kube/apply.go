@@ -286,13 +286,10 @@ func (p *Platform) prune(ctx context.Context, key spec.ServiceKey, objects []cli
 	return nil
 }
 
-// remove deletes one object, a Deployment together with its pods.
+// remove deletes one object. What it made, such as a Deployment's pods, ends after it: to have it
+// wait for them would cost the cluster a dozen calls, and Observe tells of pods until they are gone.
 func (p *Platform) remove(ctx context.Context, o client.Object) error {
-	how := metav1.DeletePropagationBackground
-	if _, ok := o.(*appsv1.Deployment); ok {
-		how = metav1.DeletePropagationForeground
-	}
-	opts := []client.DeleteOption{client.PropagationPolicy(how)}
+	opts := []client.DeleteOption{client.PropagationPolicy(metav1.DeletePropagationBackground)}
 	if uid := o.GetUID(); uid != "" {
 		opts = append(opts, client.Preconditions{UID: &uid})
 	}

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -31,6 +32,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"stationmaster.dev/stationmaster/test/cluster"
@@ -40,6 +42,7 @@ var (
 	services    = schema.GroupVersionResource{Group: "serving.kserve.io", Version: "v1beta1", Resource: "inferenceservices"}
 	revisions   = schema.GroupVersionResource{Group: "stationmaster.dev", Version: "v1alpha1", Resource: "revisions"}
 	deployments = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
+	pods        = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 	k8sServices = schema.GroupVersionResource{Version: "v1", Resource: "services"}
 )
 
@@ -48,6 +51,9 @@ const (
 	patience  = 10 * time.Minute
 )
 
+// profiles is the flag of that name.
+var profiles string
+
 // phase is what one kind of change cost. Calls are those of the operator, watches that it opened
 // included.
 type phase struct {
@@ -55,6 +61,8 @@ type phase struct {
 	CPUSeconds      float64 `json:"operator_cpu_seconds"`
 	Calls           float64 `json:"api_calls"`
 	CallsPerService float64 `json:"api_calls_per_service"`
+	// Cluster is what each program of the cluster used meanwhile, in CPU seconds.
+	Cluster map[string]float64 `json:"cluster_cpu_seconds"`
 }
 
 // result is what one run found.
@@ -75,6 +83,7 @@ func main() {
 	n := flag.Int("services", 1000, "how many services")
 	rest := flag.Duration("rest", time.Minute, "how long to watch the operator at rest")
 	out := flag.String("out", "bench/results/operator.json", "where to write the result")
+	flag.StringVar(&profiles, "profiles", "", "a directory for CPU profiles of operator and API server, ten seconds of each phase; empty means none")
 	flag.Parse()
 	dir, err := os.MkdirTemp("", "sm-bench-")
 	check(err)
@@ -100,7 +109,10 @@ func measure(c *cluster.Cluster, binary string, n int, rest time.Duration) resul
 	_, err = api.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).Create(context.Background(),
 		&unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": namespace}}}, metav1.CreateOptions{})
 	check(err)
-	op := start(binary, c.Kubeconfig())
+	seen, err := watch(config)
+	check(err)
+	defer seen.stop()
+	op := start(binary, c)
 	defer op.stop()
 
 	r := result{Services: n}
@@ -110,7 +122,7 @@ func measure(c *cluster.Cluster, binary string, n int, rest time.Duration) resul
 			return err
 		})
 		until("each service has its status, its Deployment and its Service", func() string {
-			return lacks(n, told(api), count(api, deployments), count(api, k8sServices))
+			return lacks(n, seen.told(), seen.count(deployments), seen.count(k8sServices))
 		})
 	})
 	op.settle()
@@ -128,8 +140,8 @@ func measure(c *cluster.Cluster, binary string, n int, rest time.Duration) resul
 			_, err := api.Resource(services).Namespace(namespace).Patch(context.Background(), name(i), "application/merge-patch+json", patch, metav1.PatchOptions{})
 			return err
 		})
-		until("each service has a second revision, told in its status, and a Deployment of it alone", func() string {
-			return lacks(2*n, count(api, revisions)) + lacks(n, told(api), count(api, deployments), changed(api))
+		until("each service has a second revision, told in its status, and a Deployment and a pod of it alone", func() string {
+			return lacks(2*n, seen.count(revisions)) + lacks(n, seen.told(), seen.count(deployments), seen.second(), seen.count(pods))
 		})
 	})
 	op.settle()
@@ -138,7 +150,7 @@ func measure(c *cluster.Cluster, binary string, n int, rest time.Duration) resul
 			return api.Resource(services).Namespace(namespace).Delete(context.Background(), name(i), metav1.DeleteOptions{})
 		})
 		until("nothing is left", func() string {
-			return lacks(0, count(api, services), count(api, revisions), count(api, deployments), count(api, k8sServices))
+			return lacks(0, seen.count(services), seen.count(revisions), seen.count(deployments), seen.count(k8sServices), seen.count(pods))
 		})
 	})
 	r.PeakMiB = op.peakMiB()
@@ -216,67 +228,26 @@ func until(what string, missing func() string) {
 		if time.Now().After(deadline) {
 			log.Fatalf("not within %v: %s: %s", patience, what, why)
 		}
-		time.Sleep(2 * time.Second) // each look costs the API server four long lists
+		time.Sleep(100 * time.Millisecond)
 	}
-}
-
-func list(api dynamic.Interface, what schema.GroupVersionResource) []unstructured.Unstructured {
-	l, err := api.Resource(what).Namespace(namespace).List(context.Background(), metav1.ListOptions{ResourceVersion: "0"})
-	check(err)
-	return l.Items
-}
-
-// count is of those objects that belong to a service, or are one; a Service for each component
-// counts once.
-func count(api dynamic.Interface, what schema.GroupVersionResource) int {
-	n := 0
-	for _, o := range list(api, what) {
-		if what != k8sServices || strings.HasSuffix(o.GetName(), "-predictor") {
-			n++
-		}
-	}
-	return n
-}
-
-// changed counts the Deployments that were made of changed services.
-func changed(api dynamic.Interface) int {
-	n := 0
-	for _, o := range list(api, deployments) {
-		if raw, err := o.MarshalJSON(); err == nil && bytes.Contains(raw, []byte(`"value":"two"`)) {
-			n++
-		}
-	}
-	return n
-}
-
-// told counts the services whose status is about their latest manifest.
-func told(api dynamic.Interface) int {
-	n := 0
-	for _, o := range list(api, services) {
-		seen, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
-		conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
-		if seen == o.GetGeneration() && len(conditions) > 0 {
-			n++
-		}
-	}
-	return n
 }
 
 // operator is the process under test.
 type operator struct {
-	cmd   *exec.Cmd
-	admin string
-	done  chan error
+	cmd     *exec.Cmd
+	admin   string
+	cluster *cluster.Cluster
+	done    chan error
 }
 
-func start(binary, kubeconfig string) *operator {
-	cmd := exec.Command(binary, "operator", "--kubeconfig", kubeconfig, "--image", "localhost:5000/none:1",
+func start(binary string, c *cluster.Cluster) *operator {
+	cmd := exec.Command(binary, "operator", "--kubeconfig", c.Kubeconfig(), "--image", "localhost:5000/none:1",
 		"--namespace", "stationmaster-system", "--admin", "127.0.0.1:0", "--log-level", "error")
 	cmd.Stderr = os.Stderr
 	stdout, err := cmd.StdoutPipe()
 	check(err)
 	check(cmd.Start())
-	op := &operator{cmd: cmd, done: make(chan error, 1)}
+	op := &operator{cmd: cmd, cluster: c, done: make(chan error, 1)}
 	lines := bufio.NewScanner(stdout)
 	for op.admin == "" && lines.Scan() {
 		if _, addr, ok := strings.Cut(lines.Text(), "admin="); ok && strings.HasPrefix(lines.Text(), "ready") {
@@ -300,13 +271,49 @@ func (op *operator) stop() {
 
 // phase measures what do costs until it returns.
 func (op *operator) phase(name string, n int, do func()) phase {
+	others := programs(op.cluster.Dir())
 	before, began := op.usage(), time.Now()
+	if profiles != "" {
+		go op.profile(name)
+	}
 	do()
 	took, after := time.Since(began), op.usage()
-	p := phase{Seconds: took.Seconds(), CPUSeconds: after.cpu - before.cpu, Calls: after.calls - before.calls}
+	p := phase{Seconds: took.Seconds(), CPUSeconds: after.cpu - before.cpu, Calls: after.calls - before.calls, Cluster: programs(op.cluster.Dir())}
+	for program := range p.Cluster {
+		p.Cluster[program] = math.Round(10*(p.Cluster[program]-others[program])) / 10
+	}
 	p.CallsPerService = p.Calls / float64(n)
-	log.Printf("%s: %.1f s, %.1f CPU seconds, %.1f calls a service", name, p.Seconds, p.CPUSeconds, p.CallsPerService)
+	log.Printf("%s: %.1f s, %.1f CPU seconds, %.1f calls a service; the cluster's CPU seconds: %v", name, p.Seconds, p.CPUSeconds, p.CallsPerService, p.Cluster)
 	return p
+}
+
+// profile keeps ten seconds of what operator and API server do.
+func (op *operator) profile(phase string) {
+	config, err := clientcmd.BuildConfigFromFlags("", op.cluster.Kubeconfig())
+	check(err)
+	toServer, err := rest.HTTPClientFor(config)
+	check(err)
+	var g errgroup.Group
+	for who, of := range map[string]struct {
+		client *http.Client
+		base   string
+	}{"operator": {http.DefaultClient, "http://" + op.admin}, "apiserver": {toServer, config.Host}} {
+		g.Go(func() error {
+			resp, err := of.client.Get(of.base + "/debug/pprof/profile?seconds=10")
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			raw, err := io.ReadAll(resp.Body)
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(profiles, phase+"-"+who+".pprof"), raw, 0o600)
+		})
+	}
+	if err := g.Wait(); err != nil {
+		log.Printf("no profile of %s: %v", phase, err)
+	}
 }
 
 // settle waits until the operator makes no more calls.
