@@ -252,7 +252,9 @@ func (c *Controller) Run(ctx context.Context, config *rest.Config) error {
 		return err
 	}
 	if c.cfg.DirectGateway != (types.NamespacedName{}) {
-		if err := direct.Add(mgr, direct.Config{Gateway: c.cfg.DirectGateway, Domain: c.cfg.Domain, Events: c.events}); err != nil {
+		if err := direct.Add(mgr, direct.Config{
+			Gateway: c.cfg.DirectGateway, Domain: c.cfg.Domain, Events: c.events, API: config, Namespaces: c.cfg.Namespaces, Logger: c.log,
+		}); err != nil {
 			return err
 		}
 	}

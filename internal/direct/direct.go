@@ -5,6 +5,7 @@ package direct
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,17 +14,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
+	"stationmaster.dev/stationmaster/internal/foreign"
 	"stationmaster.dev/stationmaster/internal/manifest"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
@@ -35,6 +42,10 @@ type Config struct {
 	// Domain is the last part of outside hosts.
 	Domain string
 	Events record.EventRecorder
+	// API and Namespaces are where HTTPRoutes are watched; no namespaces means all.
+	API        *rest.Config
+	Namespaces []string
+	Logger     *slog.Logger
 }
 
 type reconciler struct {
@@ -50,10 +61,18 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 	same := func(_ context.Context, o client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(o)}}
 	}
+	// The status of neither concerns us.
+	asked := builder.WithPredicates(predicate.Or(
+		predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, predicate.LabelChangedPredicate{}))
+	harmed := make(chan event.GenericEvent)
+	if err := mgr.Add(runnable(func(ctx context.Context) error { return cfg.watch(ctx, harmed) })); err != nil {
+		return fmt.Errorf("add watch of direct routes: %w", err)
+	}
 	err := builder.ControllerManagedBy(mgr).
 		Named("direct").
-		For(&smv1alpha1.Route{}).
-		Watches(&v1beta1.InferenceService{}, handler.EnqueueRequestsFromMapFunc(same)).
+		For(&smv1alpha1.Route{}, asked).
+		Watches(&v1beta1.InferenceService{}, handler.EnqueueRequestsFromMapFunc(same), asked).
+		WatchesRawSource(source.Channel(harmed, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{SkipNameValidation: &skipNameCheck}).
 		Complete(r)
 	if err != nil {
@@ -62,7 +81,29 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 	return nil
 }
 
+type runnable func(context.Context) error
+
+func (r runnable) Start(ctx context.Context) error { return r(ctx) }
+
+// watch tells of the Routes whose HTTPRoutes or Services somebody edits or deletes, until ctx ends.
+func (cfg *Config) watch(ctx context.Context, harmed chan<- event.GenericEvent) error {
+	return foreign.Watch(ctx, foreign.Config{
+		API: cfg.API, Namespaces: cfg.Namespaces, Logger: cfg.Logger, Selector: labelManagedBy + "=" + manager,
+		Kinds: []schema.GroupVersionResource{httpRoute.GroupVersion().WithResource("httproutes"), corev1.SchemeGroupVersion.WithResource("services")},
+		Changed: func(o *metav1.PartialObjectMetadata) {
+			route := &smv1alpha1.Route{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Labels[labelService]}}
+			select {
+			case harmed <- event.GenericEvent{Object: route}:
+			case <-ctx.Done():
+			}
+		},
+	})
+}
+
 const (
+	labelService   = "serving.kserve.io/inferenceservice"
+	labelManagedBy = "app.kubernetes.io/managed-by"
+
 	// made marks a Route of which there are HTTPRoutes.
 	made    = "stationmaster.dev/direct-route"
 	manager = "stationmaster-direct"

@@ -37,7 +37,7 @@ func backend(r *smv1alpha1.Route, c *component, t *target) *corev1.Service {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: metaOf(r, t.name),
 		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, Selector: map[string]string{
-			"app": manifest.AppLabel(r.Spec.Service, c.name), "serving.kserve.io/inferenceservice": r.Spec.Service,
+			"app": manifest.AppLabel(r.Spec.Service, c.name), labelService: r.Spec.Service,
 			"component": string(c.name), "stationmaster.dev/revision": t.name,
 		}},
 	}
@@ -58,7 +58,7 @@ const grpcPort = 9000
 func metaOf(r *smv1alpha1.Route, name string) metav1.ObjectMeta {
 	m := metav1.ObjectMeta{
 		Namespace: r.Namespace, Name: name,
-		Labels: map[string]string{"serving.kserve.io/inferenceservice": r.Spec.Service, "app.kubernetes.io/managed-by": "stationmaster-direct"},
+		Labels: map[string]string{labelService: r.Spec.Service, labelManagedBy: manager},
 	}
 	if r.UID != "" {
 		m.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(r, smv1alpha1.GroupVersion.WithKind("Route"))}

@@ -183,6 +183,9 @@ func (p *Platform) converge(ctx context.Context, o client.Object) error {
 	}
 	key := keyOf(o)
 	p.mu.Lock()
+	if isForeign(o) {
+		delete(p.written, key) // what the API itself says doesn't lag
+	}
 	due := p.written.due(key, live, want, hash, time.Now())
 	p.mu.Unlock()
 	if !due {
@@ -206,7 +209,7 @@ func (p *Platform) live(ctx context.Context, o client.Object) (client.Object, er
 		panic(fmt.Sprintf("BUG: a copy of %T isn't one", o))
 	}
 	var err error
-	if _, foreign := o.(*unstructured.Unstructured); foreign {
+	if isForeign(o) {
 		err = p.client.Get(ctx, client.ObjectKeyFromObject(o), have)
 	} else {
 		err = p.cache.Get(ctx, client.ObjectKeyFromObject(o), have, client.UnsafeDisableDeepCopy)

@@ -51,7 +51,9 @@ var status = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
 type watcher struct {
 	resource string
 	selector labels.Selector
-	events   chan []byte
+	// heads says that the watcher wants metadata alone.
+	heads  bool
+	events chan []byte
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -72,6 +74,10 @@ func (c *cluster) config() *rest.Config {
 // ServeHTTP answers the verbs that clients of the platform use.
 func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	if len(parts) == 3 && parts[0] == "apis" {
+		c.discover(w)
+		return
+	}
 	// api/v1/…, apis/group/version/…
 	if parts[0] == "api" {
 		parts = parts[2:]
@@ -120,6 +126,17 @@ func (c *cluster) has(resource string) bool {
 		return c.lws
 	}
 	return true
+}
+
+// discover tells which of the kinds that a cluster may lack it has.
+func (c *cluster) discover(w http.ResponseWriter) {
+	var has metav1.APIResourceList
+	for _, resource := range []string{"scaledobjects", "leaderworkersets"} {
+		if c.has(resource) {
+			has.APIResources = append(has.APIResources, metav1.APIResource{Name: resource, Namespaced: true})
+		}
+	}
+	reply(w, has)
 }
 
 func (c *cluster) answer(w http.ResponseWriter, key string) {
@@ -197,7 +214,7 @@ func (c *cluster) watch(w http.ResponseWriter, r *http.Request, resource string)
 		http.Error(w, "watch with sendInitialEvents", http.StatusNotImplemented)
 		return
 	}
-	x := &watcher{resource: resource, selector: selectorOf(r), events: make(chan []byte, 1000)}
+	x := &watcher{resource: resource, selector: selectorOf(r), heads: strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata"), events: make(chan []byte, 1000)}
 	c.mu.Lock()
 	for key, o := range c.objects {
 		if strings.HasPrefix(key, resource+"/") {
@@ -244,7 +261,11 @@ func (x *watcher) send(kind string, o *unstructured.Unstructured) {
 }
 
 func (x *watcher) raw(kind string, o *unstructured.Unstructured) {
-	text, err := json.Marshal(map[string]any{"type": kind, "object": o.Object})
+	object := o.Object
+	if x.heads {
+		object = map[string]any{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": o.Object["metadata"]}
+	}
+	text, err := json.Marshal(map[string]any{"type": kind, "object": object})
 	if err != nil {
 		panic(err)
 	}

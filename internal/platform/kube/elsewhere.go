@@ -137,7 +137,7 @@ func (p *Platform) unscaledServices() []spec.ServiceKey {
 	return slices.Collect(maps.Keys(seen))
 }
 
-// endScaledObject deletes a revision's ScaledObject if its Deployment says that there is one. KEDA's objects aren't watched, for a cluster may not have the kind.
+// endScaledObject deletes a revision's ScaledObject if its Deployment says that there is one.
 func (p *Platform) endScaledObject(ctx context.Context, live *appsv1.Deployment) error {
 	if live.Annotations[annotationScaler] != scaledObject.Kind {
 		return nil

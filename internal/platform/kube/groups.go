@@ -20,7 +20,7 @@ import (
 )
 
 // annotationGroups marks the head's Service of a revision whose replicas span several pods: there
-// is a LeaderWorkerSet in the revision's name. Those aren't watched, for a cluster may not have
+// is a LeaderWorkerSet in the revision's name. Those aren't in the cache, for a cluster may not have
 // the kind, and this is how one is found that has to go.
 const annotationGroups = "stationmaster.dev/groups"
 

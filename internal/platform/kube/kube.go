@@ -4,6 +4,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -54,6 +55,8 @@ type Config struct {
 	GatewayPods []PodSelector
 	// Namespaces restricts the platform to some namespaces; empty means all.
 	Namespaces []string
+	// Lacked is how often the cluster is asked for kinds that it lacks; 0 means ten seconds.
+	Lacked time.Duration
 	// Logger tells what goes on; nil means nothing is logged.
 	Logger *slog.Logger
 }
@@ -69,6 +72,7 @@ type PodSelector struct {
 type Platform struct {
 	*Observer
 	cfg    Config
+	api    *rest.Config
 	client client.Client
 
 	mu sync.Mutex
@@ -111,7 +115,7 @@ func New(config *rest.Config, cfg Config) (*Platform, error) {
 		return nil, fmt.Errorf("make API client: %w", err)
 	}
 	p := &Platform{
-		Observer: o, cfg: cfg, client: c,
+		Observer: o, cfg: cfg, api: config, client: c,
 		applied: map[spec.ServiceKey]bool{}, refused: map[spec.ServiceKey][]spec.Replica{},
 		problems: map[spec.RevisionKey]problem{}, written: writes{},
 	}
@@ -161,10 +165,12 @@ func (p *Platform) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { p.retry(ctx) })
+	var lost error
+	wg.Go(func() { lost = p.watchForeign(ctx) })
 	err := p.Observer.Run(ctx)
 	cancel()
 	wg.Wait()
-	return err
+	return errors.Join(err, lost)
 }
 
 // retry wakes the services whose assignments were refused.

@@ -34,8 +34,10 @@ type Observer struct {
 	kinds []client.Object
 	// namespaces are those that are watched; empty means all.
 	namespaces []string
-	feed       platform.Feed
-	synced     chan struct{}
+	// selector is that of our own objects' labels.
+	selector string
+	feed     platform.Feed
+	synced   chan struct{}
 	// deleted is told of objects that are gone; nil means nobody is.
 	deleted func(client.Object)
 }
@@ -66,6 +68,7 @@ func newObserver(config *rest.Config, scheme *runtime.Scheme, namespaces []strin
 	if err != nil {
 		return nil, fmt.Errorf("BUG: %w", err)
 	}
+	own := labels.NewSelector().Add(*ofService, *ours)
 	opts := cache.Options{
 		Scheme:                      scheme,
 		Mapper:                      mapper(scheme),
@@ -74,7 +77,7 @@ func newObserver(config *rest.Config, scheme *runtime.Scheme, namespaces []strin
 		DefaultWatchErrorHandler: func(ctx context.Context, _ *toolscache.Reflector, err error) {
 			log.WarnContext(ctx, "watching the cluster failed; what was known last still counts", "err", err)
 		},
-		DefaultLabelSelector: labels.NewSelector().Add(*ofService, *ours),
+		DefaultLabelSelector: own,
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}: {Label: labels.NewSelector().Add(*ofService, *ofRevision)},
 		},
@@ -90,7 +93,7 @@ func newObserver(config *rest.Config, scheme *runtime.Scheme, namespaces []strin
 		return nil, fmt.Errorf("make cache: %w", err)
 	}
 	return &Observer{
-		cache: c, kinds: append([]client.Object{&corev1.Pod{}}, kinds...), namespaces: namespaces, synced: make(chan struct{}),
+		cache: c, kinds: append([]client.Object{&corev1.Pod{}}, kinds...), namespaces: namespaces, selector: own.String(), synced: make(chan struct{}),
 	}, nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -105,6 +106,8 @@ func (s *installation) testAutoscalers(t *testing.T) {
 		t.Errorf("the API server has %+v", h.Spec)
 	}
 	scaling(t, service, "FailedGetResourceMetric")
+	repaired(t, head(autoscalingv2.SchemeGroupVersion.WithKind("HorizontalPodAutoscaler"), ns, first), setField(t, int64(9), "spec", "maxReplicas"))
+	repaired(t, head(networkingv1.SchemeGroupVersion.WithKind("NetworkPolicy"), ns, "iris"), setField(t, []any{}, "spec", "ingress"))
 
 	s.kubectl(t, nil, "scale", "deployment", first, "-n", ns, "--replicas=2")
 	hasReplicas(t, ns, first, 2)
@@ -147,6 +150,7 @@ func (s *installation) testAutoscalers(t *testing.T) {
 	if len(triggers) != 1 || triggers[0].(map[string]any)["metadata"].(map[string]any)["threshold"] != "4" {
 		t.Errorf("the API server has %v", object.Object["spec"])
 	}
+	repaired(t, object, setField(t, int64(9), "spec", "maxReplicaCount"))
 	scaling(t, service, "ScalingActive")
 	hasReplicas(t, ns, second, 3)
 

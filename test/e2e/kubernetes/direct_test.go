@@ -68,6 +68,7 @@ func (s *installation) testDirect(t *testing.T) {
 	}
 	const first, second = "iris-predictor-00001", "iris-predictor-00002"
 	shares(map[string]int64{first: 100})
+	repaired(t, route, setField(t, []any{"another.example.com"}, "spec", "hostnames"))
 	hosts, _, _ := unstructured.NestedStringSlice(route.Object, "spec", "hostnames")
 	if len(hosts) != 1 || hosts[0] != "iris-"+ns+".example.com" {
 		t.Errorf("its hosts are %v", hosts)

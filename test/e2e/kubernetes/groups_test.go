@@ -99,6 +99,7 @@ func (s *installation) testSeveralPods(t *testing.T) {
 	if size, _, _ := unstructured.NestedInt64(set.Object, "spec", "leaderWorkerTemplate", "size"); size != 2 {
 		t.Errorf("a group has %d pods, want 2", size)
 	}
+	repaired(t, set, setField(t, int64(5), "spec", "replicas"))
 	made := set.GetGeneration()
 
 	stand(t, set, "leaderTemplate", key.Name+"-0")
