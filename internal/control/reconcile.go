@@ -246,9 +246,22 @@ func assignments(s *service) ([]platform.Assignment, error) {
 				}
 			}
 		}
-		out = append(out, platform.Assignment{Workload: w, Replicas: a.Replicas, Elsewhere: comp.elsewhere})
+		out = append(out, platform.Assignment{Workload: w, Replicas: a.Replicas, Elsewhere: comp.elsewhere, Startup: comp.startup(rev)})
 	}
 	return out, nil
+}
+
+// startup is how long an engine of a revision took until it was ready: the longest that was measured
+// of the component's revisions with the same models.
+func (comp *component) startup(rev *smv1alpha1.Revision) time.Duration {
+	var longest time.Duration
+	for i := range comp.revisions {
+		r := &comp.revisions[i]
+		if u := r.Status.Startup; u != nil && u.Load != nil && slices.Equal(r.Spec.Models, rev.Spec.Models) {
+			longest = max(longest, u.Load.Duration)
+		}
+	}
+	return longest
 }
 
 func (s *service) component(name spec.Component) *component {

@@ -5,6 +5,7 @@ package platform
 
 import (
 	"context"
+	"time"
 
 	"stationmaster.dev/stationmaster/internal/spec"
 )
@@ -18,6 +19,9 @@ type Assignment struct {
 	// has it: Replicas is what to begin with. A platform on which there is nobody else heeds
 	// Replicas all the same.
 	Elsewhere bool
+	// Startup is how long an engine of this workload took from its start until it was ready, as measured
+	// before; zero means not known. A platform may size by it the time that it grants.
+	Startup time.Duration
 }
 
 // Platform runs workloads. All methods are safe for concurrent use.

@@ -351,6 +351,8 @@ type member struct {
 	elsewhere *elsewhere
 	// digests pin models, by URI.
 	digests map[string]string
+	// startup is what its engine's startup probe is sized for, in whole seconds; 0 leaves it as written.
+	startup time.Duration
 	// credentials are for pulling its models.
 	credentials credentials
 }
@@ -386,6 +388,7 @@ func (p *Platform) member(ctx context.Context, a platform.Assignment) (member, [
 	if deployment != nil {
 		cfg.Image = cfg.ownImage(deployment, rev.Spec.Hash)
 	}
+	m.startup = startupOf(deployment, rev.Spec.Hash, a.Startup)
 	if a.Elsewhere {
 		if err := p.delegate(ctx, &m, deployment); err != nil {
 			return m, nil, err

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
@@ -438,6 +439,46 @@ func TestAnObserverSeesWhatAPlatformRuns(t *testing.T) {
 	seen := until(t, o, "two ready", ready(2))
 	if r := seen.Replicas[0]; r.HTTP != "10.0.0.1:8080" || r.Hash != "a" {
 		t.Errorf("replica %+v lacks address or hash", r)
+	}
+}
+
+func TestAMeasuredStartSizesTheProbeOfPodsThatAreMadeAnew(t *testing.T) {
+	c := newCluster(t)
+	p := start(t, c, guarded)
+	p.change = func(rev *smv1alpha1.Revision) {
+		rev.Spec.PodTemplate.Spec.Containers[0].LivenessProbe = &corev1.Probe{
+			ProbeHandler:  corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(8080)}},
+			PeriodSeconds: 10, FailureThreshold: 3,
+		}
+	}
+	const first, second = "iris-predictor-00001", "iris-predictor-00002"
+	tries := func(revision string) int64 {
+		containers, _, _ := unstructured.NestedSlice(c.get("deployments/default/"+revision).Object, "spec", "template", "spec", "containers")
+		n, _, _ := unstructured.NestedInt64(containers[0].(map[string]any), "startupProbe", "failureThreshold")
+		return n
+	}
+	want := platform.Assignment{Workload: workload(first, "a"), Replicas: 1}
+	apply(t, p, want)
+	until(t, p, "one ready", ready(1))
+	c.written()
+	want.Startup = 100 * time.Second
+	apply(t, p, want)
+	if got := c.written(); len(got) > 0 {
+		t.Errorf("what was measured of pods that run made the calls %v", got)
+	}
+	next := platform.Assignment{Workload: workload(second, "b"), Replicas: 1, Startup: want.Startup}
+	apply(t, p, want, next)
+	if got := [2]int64{tries(first), tries(second)}; got != [2]int64{0, 36} {
+		t.Errorf("the startup probes may fail %v times", got)
+	}
+	// From zero the first one gets it as well.
+	want.Replicas = 0
+	apply(t, p, want)
+	until(t, p, "none", func(o spec.Observed) bool { return len(o.Replicas) == 0 })
+	want.Replicas = 1
+	apply(t, p, want)
+	if got := tries(first); got != 36 {
+		t.Errorf("from zero, the startup probe may fail %d times", got)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -80,6 +81,10 @@ func (c *Config) deployment(m member, template corev1.PodTemplateSpec) client.Ob
 				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &one, MaxUnavailable: &none},
 			},
 		},
+	}
+	if m.startup > 0 {
+		noted.Annotations[annotationStartup] = strconv.Itoa(int(m.startup.Seconds()))
+		deadline = max(deadline, int32(granted(m.startup).Seconds()))
 	}
 	if m.elsewhere != nil && m.elsewhere.begun {
 		deployment.Spec.Replicas, deployment.Annotations[annotationScaler] = nil, m.elsewhere.kind()
@@ -206,13 +211,15 @@ func serviceOwner(members []member) []metav1.OwnerReference {
 // Deployment, live, so that an upgraded operator replaces no pod; the configured one for a
 // revision that doesn't run.
 func (c *Config) ownImage(live *appsv1.Deployment, hash string) string {
-	if live == nil || live.Labels[labelHash] != hash || live.Annotations[annotationImage] == "" {
-		return c.Image
-	}
-	if live.Status.Replicas == 0 && (live.Spec.Replicas == nil || *live.Spec.Replicas == 0) {
+	if !runs(live, hash) || live.Annotations[annotationImage] == "" {
 		return c.Image
 	}
 	return live.Annotations[annotationImage]
+}
+
+// runs reports whether a Deployment has pods of a revision, or is about to.
+func runs(live *appsv1.Deployment, hash string) bool {
+	return live != nil && live.Labels[labelHash] == hash && (live.Status.Replicas > 0 || asked(live) > 0)
 }
 
 // order is the place of a kind when objects are applied: what shields and feeds pods comes

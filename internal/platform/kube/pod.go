@@ -58,6 +58,9 @@ func (c *Config) podTemplate(m member) (corev1.PodTemplateSpec, error) {
 	w := &m.workload
 	t.Labels = merged(t.Labels, podLabels(w))
 	t.Annotations = merged(t.Annotations, serverAnnotations(w))
+	if i := slices.IndexFunc(t.Spec.Containers, func(c corev1.Container) bool { return c.Name == w.Server().Name }); i >= 0 && m.startup > 0 {
+		grant(&t.Spec.Containers[i], m.startup)
+	}
 	return t, c.complete(&t, m)
 }
 

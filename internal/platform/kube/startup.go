@@ -1,0 +1,66 @@
+package kube
+
+import (
+	"strconv"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// annotationStartup holds on a Deployment the seconds that an engine took to become ready, as its
+// pods' startup probes were sized by.
+const annotationStartup = "stationmaster.dev/startup-seconds"
+
+// startupOf returns what a revision's startup probe is sized by, in whole seconds: what that of its
+// running Deployment was, so that no pod is replaced for it; what was measured, for a revision that
+// doesn't run.
+func startupOf(live *appsv1.Deployment, hash string, measured time.Duration) time.Duration {
+	if !runs(live, hash) {
+		return (measured + time.Second - 1).Truncate(time.Second)
+	}
+	seconds, err := strconv.Atoi(live.Annotations[annotationStartup])
+	if err != nil || seconds < 0 {
+		return 0 // as it was written
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// granted is how long an engine may take that took so long before: a busy node or a cold disk
+// makes it several times as long.
+func granted(startup time.Duration) time.Duration { return 3*startup + time.Minute }
+
+// grant has an engine's startup probe wait long enough for a start like the ones before, and never
+// shorter than it is written. An engine whose liveness is probed from the start gets one; where
+// neither probe would end it, none is needed.
+func grant(c *corev1.Container, startup time.Duration) {
+	if c.StartupProbe == nil {
+		if c.LivenessProbe == nil {
+			return
+		}
+		c.StartupProbe = c.LivenessProbe.DeepCopy()
+		c.StartupProbe.InitialDelaySeconds = 0
+		c.StartupProbe.SuccessThreshold = 0
+		c.StartupProbe.FailureThreshold = int32(secondsOf(c.LivenessProbe.InitialDelaySeconds)/every(c.LivenessProbe)) + times(c.LivenessProbe)
+	}
+	p := c.StartupProbe
+	tries := (granted(startup) - secondsOf(p.InitialDelaySeconds) + every(p) - 1) / every(p)
+	p.FailureThreshold = max(times(p), int32(tries))
+}
+
+func secondsOf(n int32) time.Duration { return time.Duration(n) * time.Second }
+
+// every and times are a probe's period and how often it may fail, with Kubernetes' defaults.
+func every(p *corev1.Probe) time.Duration {
+	if p.PeriodSeconds > 0 {
+		return secondsOf(p.PeriodSeconds)
+	}
+	return 10 * time.Second
+}
+
+func times(p *corev1.Probe) int32 {
+	if p.FailureThreshold > 0 {
+		return p.FailureThreshold
+	}
+	return 3
+}
