@@ -202,6 +202,17 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	})
 }
 
+// Filter has each node filter packets by a script of nft's language. Between pods all go by the hook
+// forward, on one node too; those of a node itself, probes for example, don't.
+func (c *Cluster) Filter(ctx context.Context, script string) error {
+	for _, m := range c.machines {
+		if err := m.network.filter(ctx, script); err != nil {
+			return fmt.Errorf("%s: %w", m.Name, err)
+		}
+	}
+	return nil
+}
+
 // LoadImage puts the images of an OCI layout tar onto each node, for pods that never pull.
 func (c *Cluster) LoadImage(ctx context.Context, tar string) error {
 	for _, m := range c.machines {

@@ -86,3 +86,15 @@ func (n *network) configure(ctx context.Context, lines ...string) error {
 		return nil
 	})
 }
+
+// filter runs a script of nft's language.
+func (n *network) filter(ctx context.Context, script string) error {
+	return n.within(func() error {
+		cmd := exec.CommandContext(ctx, "nft", "-f", "-")
+		cmd.Stdin = strings.NewReader(script)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("filter the machine's packets: %w: %s", err, out)
+		}
+		return nil
+	})
+}

@@ -166,16 +166,17 @@ func (s *installation) testFailures(t *testing.T) {
 		for name, tc := range map[string]struct {
 			uri    string
 			change func(predictor map[string]any)
-			reason string
-			says   []string
+			// reason is what modelStatus says in KServe's words, event what the event says in ours.
+			reason, event string
+			says          []string
 		}{
-			"a model that isn't there":       {uri: s.models + "/nothing.onnx", reason: "ModelLoadFailed", says: []string{s.models + "/nothing.onnx", "404"}},
-			"a host that nobody knows":       {uri: "http://models.nowhere.invalid/model.onnx", reason: "ModelLoadFailed", says: []string{"models.nowhere.invalid"}},
-			"a model image that isn't there": {uri: "oci://localhost:5000/nothing:1", reason: "ModelLoadFailed", says: []string{"oci://localhost:5000/nothing:1"}},
-			"an engine that ends by itself": {uri: "oci://" + irisImage, reason: "ModelLoadFailed", says: []string{"exit code 2", "-nonsense"}, change: func(predictor map[string]any) {
+			"a model that isn't there":       {uri: s.models + "/nothing.onnx", reason: "ModelLoadFailed", event: "ModelPullFailed", says: []string{s.models + "/nothing.onnx", "404"}},
+			"a host that nobody knows":       {uri: "http://models.nowhere.invalid/model.onnx", reason: "ModelLoadFailed", event: "ModelPullFailed", says: []string{"models.nowhere.invalid"}},
+			"a model image that isn't there": {uri: "oci://localhost:5000/nothing:1", reason: "ModelLoadFailed", event: "ModelPullFailed", says: []string{"oci://localhost:5000/nothing:1"}},
+			"an engine that ends by itself": {uri: "oci://" + irisImage, reason: "ModelLoadFailed", event: "Exited", says: []string{"exit code 2", "-nonsense"}, change: func(predictor map[string]any) {
 				modelOf(predictor)["args"] = []any{"--nonsense"}
 			}},
-			"an engine without enough memory": {reason: "ModelLoadFailed", says: []string{"memory", "64Mi"}, change: func(predictor map[string]any) {
+			"an engine without enough memory": {reason: "ModelLoadFailed", event: "OOMKilled", says: []string{"memory", "64Mi"}, change: func(predictor map[string]any) {
 				delete(predictor, "model")
 				predictor["containers"] = []any{map[string]any{
 					"name": "kserve-container", "image": echoImage, "args": []any{"eat"},
@@ -183,7 +184,7 @@ func (s *installation) testFailures(t *testing.T) {
 					"resources":       map[string]any{"requests": map[string]any{"cpu": "20m", "memory": "64Mi"}, "limits": map[string]any{"memory": "64Mi"}},
 				}}
 			}},
-			"an engine's image that isn't there": {uri: "oci://" + irisImage, reason: "RuntimeUnhealthy", says: []string{"localhost:5000/absent:1"}, change: func(predictor map[string]any) {
+			"an engine's image that isn't there": {uri: "oci://" + irisImage, reason: "RuntimeUnhealthy", event: "StartFailed", says: []string{"localhost:5000/absent:1"}, change: func(predictor map[string]any) {
 				modelOf(predictor)["image"] = "localhost:5000/absent:1"
 			}},
 		} {
@@ -208,6 +209,7 @@ func (s *installation) testFailures(t *testing.T) {
 					t.Logf("%s: %s", reason, message)
 					return nil
 				})
+				happened(t, service, tc.event)
 				if isReady(t, service) == nil {
 					t.Error("the service says that it is ready")
 				}

@@ -39,18 +39,7 @@ func (s *installation) testDirect(t *testing.T) {
 	service := iris(t, ns, "oci://"+irisImage)
 	service.SetAnnotations(map[string]string{"stationmaster.dev/direct-route": "true"})
 	s.start(t, service)
-	eventually(t, "an event says what to install", func() error {
-		var events corev1.EventList
-		if err := api.List(t.Context(), &events, client.InNamespace(ns)); err != nil {
-			return err
-		}
-		for _, e := range events.Items {
-			if e.Reason == "GatewayAPINotInstalled" {
-				return nil
-			}
-		}
-		return fmt.Errorf("none of %d events does", len(events.Items))
-	})
+	happened(t, service, "GatewayAPINotInstalled")
 	installKind(t, gatewayModule, gatewaySum, filepath.Join("config", "crd", "standard", "gateway.networking.k8s.io_httproutes.yaml"))
 	route := &unstructured.Unstructured{}
 	route.SetGroupVersionKind(schema.GroupVersionKind{Group: "gateway.networking.k8s.io", Version: "v1", Kind: "HTTPRoute"})

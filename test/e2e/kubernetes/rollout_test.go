@@ -211,6 +211,7 @@ func empty(ctx context.Context, namespace string) error {
 	for _, kind := range []schema.GroupVersionKind{
 		{Group: "apps", Version: "v1", Kind: "Deployment"}, {Group: "apps", Version: "v1", Kind: "ReplicaSet"}, {Version: "v1", Kind: "Pod"},
 		{Version: "v1", Kind: "Service"}, {Version: "v1", Kind: "ConfigMap"}, {Version: "v1", Kind: "Secret"},
+		{Group: "autoscaling", Version: "v2", Kind: "HorizontalPodAutoscaler"}, {Group: "discovery.k8s.io", Version: "v1", Kind: "EndpointSlice"},
 		{Group: "policy", Version: "v1", Kind: "PodDisruptionBudget"}, {Group: "networking.k8s.io", Version: "v1", Kind: "NetworkPolicy"},
 		{Group: "stationmaster.dev", Version: "v1alpha1", Kind: "Revision"}, {Group: "stationmaster.dev", Version: "v1alpha1", Kind: "Route"},
 	} {

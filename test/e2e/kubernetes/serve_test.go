@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -57,6 +58,7 @@ func TestStationmasterServes(t *testing.T) {
 			"each gateway leads a conversation to one replica":       s.testConversations,
 			"engines die and who saw nothing yet is answered":        s.testEnginesDie,
 			"a service grows by the load of all gateways":            s.testLoadOfAllGateways,
+			"a policy keeps all but the system away from engines":    s.testPolicy,
 			"payloads reach a bucket once the namespace lets them":   s.testPayloads,
 			"a graph of two pods is answered by the gateway":         s.testGraph,
 			"whoever sets replicas is let":                           s.testAutoscalers,
@@ -346,10 +348,38 @@ func (s *installation) testIris(t *testing.T) {
 		}
 	}
 	s.testFromAPod(t)
-	columns := s.kubectl(t, nil, "get", "isvc", "iris")
-	if !strings.Contains(columns, "http://iris-default.example.com") || !strings.Contains(columns, "iris-predictor-00001") {
-		t.Errorf("kubectl get isvc prints\n%s", columns)
+	// The columns are KServe's.
+	header, row, _ := strings.Cut(s.kubectl(t, nil, "get", "isvc", "iris"), "\n")
+	if got := strings.Join(strings.Fields(header), " "); got != "NAME URL READY PREV LATEST PREVROLLEDOUTREVISION LATESTREADYREVISION AGE" {
+		t.Errorf("the columns of kubectl get isvc are %s", got)
 	}
+	if got := strings.Join(strings.Fields(row), " "); !strings.HasPrefix(got, "iris http://iris-default.example.com True 100 iris-predictor-00001 ") {
+		t.Errorf("kubectl get isvc prints %s", row)
+	}
+	happened(t, service, "RevisionCreated", "InferenceServiceReady")
+}
+
+// happened waits until there are events of a service with each of the reasons.
+func happened(t *testing.T, service *unstructured.Unstructured, reasons ...string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("events tell of %v", reasons), func() error {
+		var events corev1.EventList
+		if err := api.List(t.Context(), &events, client.InNamespace(service.GetNamespace())); err != nil {
+			return err
+		}
+		told := map[string]bool{}
+		for _, e := range events.Items {
+			if e.InvolvedObject.Kind == service.GetKind() && e.InvolvedObject.Name == service.GetName() {
+				told[e.Reason] = true
+			}
+		}
+		for _, reason := range reasons {
+			if !told[reason] {
+				return fmt.Errorf("the events are %v", told)
+			}
+		}
+		return nil
+	})
 }
 
 // testFromAPod asks by the short name that another pod of the cluster would use.

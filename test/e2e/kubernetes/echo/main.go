@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -101,8 +102,11 @@ func file(w http.ResponseWriter, r *http.Request) {
 	w.Write(content)
 }
 
-// client makes a connection for each request, so that a Service balances each.
-var client = http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+// client makes a connection for each request, so that a Service balances each. One that isn't let
+// through fails in seconds.
+var client = http.Client{Transport: &http.Transport{
+	DisableKeepAlives: true, DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+}}
 
 // get answers what ?url= answers.
 func get(w http.ResponseWriter, r *http.Request) {
