@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -244,4 +245,13 @@ func openAIPath(path, root string) bool {
 		return true
 	}
 	return false
+}
+
+// refusal is a whole response that ends the connection, with the words for a head that is too large
+// where it is given none.
+func refusal(code int, message string) []byte {
+	message = cmp.Or(message, errHead.Error())
+	body := errorBody(false, edge{}, message)
+	return fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nConnection: close\r\nX-Request-Id: %s\r\nContent-Length: %d\r\n\r\n%s",
+		code, http.StatusText(code), requestID(nil), len(body), body)
 }

@@ -18,8 +18,10 @@ import (
 	"google.golang.org/grpc"
 
 	"stationmaster.dev/stationmaster/internal/gateway/grpcpool"
+	"stationmaster.dev/stationmaster/internal/gateway/listen"
 	"stationmaster.dev/stationmaster/internal/gateway/meter"
 	"stationmaster.dev/stationmaster/internal/gateway/payloads"
+	"stationmaster.dev/stationmaster/internal/gateway/tunnel"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
 	"stationmaster.dev/stationmaster/internal/gateway/wait"
 	"stationmaster.dev/stationmaster/internal/pick"
@@ -44,7 +46,7 @@ type Gateway struct {
 	building sync.Mutex
 
 	// tunnels are upgraded connections, which outlive their handlers' servers.
-	tunnels tunnels
+	tunnels tunnel.Tunnels
 	// places are those of the current view, which the next one takes over; building guards them.
 	places map[placesKey]*wait.Places
 	// groups are what is known of the replicas of the current view, kept as places are.
@@ -138,9 +140,9 @@ func (g *Gateway) Run(ctx context.Context) error {
 			return fmt.Errorf("gateway: serve %s on %s: %w", what, l.Addr(), err)
 		})
 	}
-	serve("HTTP", shape(g.cfg.HTTP), server.Serve)
+	serve("HTTP", listen.Plain(g.cfg.HTTP, refusal), server.Serve)
 	if g.cfg.HTTPS != nil {
-		serve("HTTPS", handshake(g.cfg.HTTPS, g.tlsConfig("h2", "http/1.1"), g.cfg.Timeouts.Head), server.Serve)
+		serve("HTTPS", listen.TLS(g.cfg.HTTPS, g.tlsConfig("h2", "http/1.1"), g.cfg.Timeouts.Head, refusal), server.Serve)
 	}
 	serve("gRPC", g.cfg.GRPC, g.grpc.Serve)
 	if g.cfg.GRPCS != nil {
@@ -208,7 +210,7 @@ func (g *Gateway) drain(ctx context.Context, server *http.Server) {
 		g.grpc.GracefulStop()
 		stop()
 	})
-	wg.Go(func() { g.tunnels.drain(ctx) })
+	wg.Go(func() { g.tunnels.Drain(ctx) })
 	wg.Wait()
 	g.endCopying()
 	g.relays.Wait()

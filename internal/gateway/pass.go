@@ -356,7 +356,7 @@ func (x *exchange) switchProtocol(resp *upstream.Response) {
 	x.identify()
 	x.status = resp.Status
 	x.started = true
-	err := x.g.tunnel(x.w, resp)
+	err := x.g.tunnels.Join(x.w, resp.Upgrade)
 	x.closeResponse(resp)
 	if err != nil {
 		panic(http.ErrAbortHandler)

@@ -1,4 +1,4 @@
-package gateway
+package listen
 
 import (
 	"context"
@@ -16,6 +16,7 @@ type handshaker struct {
 	net.Listener
 	config  *tls.Config
 	timeout time.Duration
+	refuse  Refusal
 	ctx     context.Context //nolint:containedctx // it ends the handshakes under way, with the listener
 	cancel  context.CancelFunc
 	ready   chan net.Conn
@@ -23,9 +24,11 @@ type handshaker struct {
 	wg      sync.WaitGroup
 }
 
-// handshake starts accepting; Close ends it. A handshake may take as long as timeout.
-func handshake(l net.Listener, config *tls.Config, timeout time.Duration) *handshaker {
-	h := &handshaker{Listener: l, config: config, timeout: timeout, ready: make(chan net.Conn), failed: make(chan error)}
+// TLS returns a listener of connections whose handshake is done, which may take as long as timeout; those
+// of HTTP/1.1 are as Plain's. A client that doesn't speak TLS is told so. It accepts connections of l
+// at once and until Close, which ends the handshakes under way and waits for them.
+func TLS(l net.Listener, config *tls.Config, timeout time.Duration, refuse Refusal) net.Listener {
+	h := &handshaker{Listener: l, config: config, timeout: timeout, refuse: refuse, ready: make(chan net.Conn), failed: make(chan error)}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	h.wg.Go(h.accept)
 	return h
@@ -56,14 +59,14 @@ func (h *handshaker) greet(raw net.Conn) {
 		var plain tls.RecordHeaderError
 		if errors.As(err, &plain) && plain.Conn != nil && looksLikeHTTP(plain.RecordHeader) {
 			_ = raw.SetWriteDeadline(time.Now().Add(time.Second))
-			_, _ = raw.Write(refusal(http.StatusBadRequest, "this port speaks TLS: ask by https://"))
+			_, _ = raw.Write(h.refuse(http.StatusBadRequest, "this port speaks TLS: ask by https://"))
 		}
 		_ = raw.Close()
 		return
 	}
 	var conn net.Conn = c
 	if c.ConnectionState().NegotiatedProtocol != "h2" {
-		conn = &shapedTLS{c}
+		conn = &shapedTLS{c, h.refuse}
 	}
 	select {
 	case h.ready <- conn:
@@ -103,6 +106,9 @@ func (h *handshaker) Close() error {
 
 // shapedTLS is a connection of HTTP/1.1 over TLS whose refusals are rewritten. net/http finds
 // the TLS state by its ConnectionState.
-type shapedTLS struct{ *tls.Conn }
+type shapedTLS struct {
+	*tls.Conn
+	refuse Refusal
+}
 
-func (c *shapedTLS) Write(b []byte) (int, error) { return writeShaped(c.Conn, b) }
+func (c *shapedTLS) Write(b []byte) (int, error) { return c.refuse.write(c.Conn, b) }

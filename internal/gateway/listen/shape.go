@@ -1,31 +1,43 @@
-package gateway
+// Package listen has the front door's listeners: connections over TLS are handed on once their
+// handshake is done, and what net/http itself refuses to clients of HTTP/1.1, as plain text and before
+// any handler runs, gets the shape that the protocols have.
+package listen
 
 import (
 	"bytes"
-	"fmt"
 	"net"
 	"net/http"
 	"strconv"
 	"strings"
 )
 
-// shape makes net/http's own refusals (a head that is too large or malformed) speak the
-// protocols' error shape. They are written before any handler runs, as plain text.
-func shape(l net.Listener) net.Listener { return shapedListener{l} }
+// Refusal makes a whole response that ends the connection. Why is empty for status 431, whose bound
+// its maker knows.
+type Refusal func(status int, why string) []byte
 
-type shapedListener struct{ net.Listener }
+// Plain returns a listener whose connections have net/http's own refusals (a head that is too large or
+// malformed) made by refuse.
+func Plain(l net.Listener, refuse Refusal) net.Listener { return shapedListener{l, refuse} }
+
+type shapedListener struct {
+	net.Listener
+	refuse Refusal
+}
 
 func (l shapedListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if tcp, ok := c.(*net.TCPConn); ok && err == nil {
-		return &shapedConn{TCPConn: tcp}, nil
+		return &shapedConn{tcp, l.refuse}, nil
 	}
 	return c, err
 }
 
 // shapedConn rewrites refusals. It embeds the connection so that net/http still sees its
 // ReadFrom and CloseWrite.
-type shapedConn struct{ *net.TCPConn }
+type shapedConn struct {
+	*net.TCPConn
+	refuse Refusal
+}
 
 // refusalHead is what net/http writes behind the status line of a refusal, and only there:
 // handlers' responses carry a date.
@@ -41,12 +53,12 @@ var (
 
 const maxRefusal = 400
 
-func (c *shapedConn) Write(b []byte) (int, error) { return writeShaped(c.TCPConn, b) }
+func (c *shapedConn) Write(b []byte) (int, error) { return c.refuse.write(c.TCPConn, b) }
 
-// writeShaped writes b, or what takes its place if it is a refusal.
-func writeShaped(c net.Conn, b []byte) (int, error) {
+// write writes b, or what takes its place if it is a refusal.
+func (refuse Refusal) write(c net.Conn, b []byte) (int, error) {
 	if len(b) < maxRefusal && len(b) > 13 && b[9] >= '4' {
-		if shaped := shapeRefusal(b); shaped != nil {
+		if shaped := refuse.shape(b); shaped != nil {
 			if _, err := c.Write(shaped); err != nil {
 				return 0, err
 			}
@@ -56,8 +68,8 @@ func writeShaped(c net.Conn, b []byte) (int, error) {
 	return c.Write(b)
 }
 
-// shapeRefusal returns the refusal with a JSON body, or nil if b is none.
-func shapeRefusal(b []byte) []byte {
+// shape returns what takes the place of b, or nil if b is no refusal.
+func (refuse Refusal) shape(b []byte) []byte {
 	if !bytes.HasPrefix(b, []byte("HTTP/1.")) {
 		return nil
 	}
@@ -65,7 +77,7 @@ func shapeRefusal(b []byte) []byte {
 		if !bytes.Contains(b, emptyBody) || bytes.Contains(b, requestIDField) {
 			return nil
 		}
-		return refusal(http.StatusExpectationFailed, "the only expectation that is met here is 100-continue: send the request without the field Expect")
+		return refuse(http.StatusExpectationFailed, "the only expectation that is met here is 100-continue: send the request without the field Expect")
 	}
 	line, text, ok := bytes.Cut(b, refusalHead)
 	if !ok || bytes.IndexByte(line, '\n') >= 0 || len(line) < 12 {
@@ -79,18 +91,11 @@ func shapeRefusal(b []byte) []byte {
 	_, why, told := strings.Cut(string(text), http.StatusText(code)+": ")
 	switch {
 	case code == http.StatusRequestHeaderFieldsTooLarge:
-		return refusal(code, errHead.Error())
+		return refuse(code, "")
 	case code == http.StatusNotImplemented:
-		return refusal(code, "the body's transfer encoding isn't supported: send it chunked or with its length")
+		return refuse(code, "the body's transfer encoding isn't supported: send it chunked or with its length")
 	case !told:
-		return refusal(code, "the request isn't well-formed HTTP: check the request line, the header lines and the body's length")
+		return refuse(code, "the request isn't well-formed HTTP: check the request line, the header lines and the body's length")
 	}
-	return refusal(code, "the request can't be read: "+why)
-}
-
-// refusal is a whole response that ends the connection.
-func refusal(code int, message string) []byte {
-	body := errorBody(false, edge{}, message)
-	return fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nConnection: close\r\nX-Request-Id: %s\r\nContent-Length: %d\r\n\r\n%s",
-		code, http.StatusText(code), requestID(nil), len(body), body)
+	return refuse(code, "the request can't be read: "+why)
 }

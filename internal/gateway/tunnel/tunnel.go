@@ -1,4 +1,5 @@
-package gateway
+// Package tunnel joins connections that changed their protocol, and ends them when they shall.
+package tunnel
 
 import (
 	"bufio"
@@ -11,11 +12,11 @@ import (
 	"time"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
-	"stationmaster.dev/stationmaster/internal/gateway/upstream"
 )
 
-// tunnels keeps the connections that changed their protocol, so that a drain can end them.
-type tunnels struct {
+// Tunnels are the connections that changed their protocol. The zero Tunnels are none; they are safe for
+// concurrent use.
+type Tunnels struct {
 	mu   sync.Mutex
 	open map[*tunnel]bool
 	wg   sync.WaitGroup
@@ -28,7 +29,7 @@ func (t *tunnel) close() {
 	_ = t.engine.Close()
 }
 
-func (ts *tunnels) add(t *tunnel) {
+func (ts *Tunnels) add(t *tunnel) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	if ts.open == nil {
@@ -38,15 +39,15 @@ func (ts *tunnels) add(t *tunnel) {
 	ts.wg.Add(1)
 }
 
-func (ts *tunnels) remove(t *tunnel) {
+func (ts *Tunnels) remove(t *tunnel) {
 	ts.mu.Lock()
 	delete(ts.open, t)
 	ts.mu.Unlock()
 	ts.wg.Done()
 }
 
-// drain waits for the tunnels to end and closes what is left when ctx ends.
-func (ts *tunnels) drain(ctx context.Context) {
+// Drain waits for the tunnels to end and closes what is left when ctx ends.
+func (ts *Tunnels) Drain(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() {
 		ts.mu.Lock()
 		defer ts.mu.Unlock()
@@ -58,14 +59,16 @@ func (ts *tunnels) drain(ctx context.Context) {
 	stop()
 }
 
-// tunnel joins the client's and the engine's connection after a 101 response and returns
-// when both directions have ended.
-func (g *Gateway) tunnel(w http.ResponseWriter, resp *upstream.Response) error {
+// Join joins the client's and the engine's connection after a 101 response, whose fields w has, and
+// returns when both directions have ended. Upgrade hands over the engine's, with what was read of it
+// already; it isn't called where the client's can't change its protocol, which is an error of kind
+// errdef.ErrUnsupported.
+func (ts *Tunnels) Join(w http.ResponseWriter, upgrade func() (net.Conn, []byte, error)) error {
 	hijacker, ok := w.(http.Hijacker)
 	if !ok {
 		return fmt.Errorf("%w: this connection can't change its protocol", errdef.ErrUnsupported)
 	}
-	engine, early, err := resp.Upgrade()
+	engine, early, err := upgrade()
 	if err != nil {
 		return err
 	}
@@ -74,8 +77,8 @@ func (g *Gateway) tunnel(w http.ResponseWriter, resp *upstream.Response) error {
 		return fmt.Errorf("take over the client's connection: %w", err)
 	}
 	t := &tunnel{client, engine}
-	g.tunnels.add(t)
-	defer g.tunnels.remove(t)
+	ts.add(t)
+	defer ts.remove(t)
 	defer t.close()
 	if err := client.SetDeadline(time.Time{}); err != nil {
 		return err
