@@ -88,7 +88,7 @@ func (r *Classify) Answer(out *oip.InferResponse) ([]byte, error) {
 			dst = jsonscan.AppendString(dst, []byte(r.label(best(v.row(i)))))
 		}
 		dst = append(dst, `,"probs":`...)
-		dst = appendFloats(dst, v.row(i))
+		dst = jsonscan.AppendFloats(dst, v.row(i))
 		dst = append(appendInt(append(dst, `,"num_classes":`...), v.width), '}')
 	}
 	return append(appendUsage(append(dst, "],"...), 0), '}'), nil

@@ -167,7 +167,7 @@ func (r *Embeddings) Answer(out *oip.InferResponse) ([]byte, error) {
 			dst = append(base64.StdEncoding.AppendEncode(append(dst, '"'), raw), '"', '}')
 			continue
 		}
-		dst = append(appendFloats(dst, row), '}')
+		dst = append(jsonscan.AppendFloats(dst, row), '}')
 	}
 	dst = jsonscan.AppendString(append(dst, `],"model":`...), []byte(r.model))
 	return append(appendUsage(append(dst, ','), used), '}'), nil
@@ -178,17 +178,6 @@ func appendRaw(dst []byte, row []float32) []byte {
 		dst = binary.LittleEndian.AppendUint32(dst, math.Float32bits(f))
 	}
 	return dst
-}
-
-func appendFloats(dst []byte, row []float32) []byte {
-	dst = append(dst, '[')
-	for i, f := range row {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = jsonscan.AppendFloat(dst, float64(f), 32)
-	}
-	return append(dst, ']')
 }
 
 func appendInt(dst []byte, n int) []byte { return strconv.AppendInt(dst, int64(n), 10) }

@@ -19,7 +19,7 @@ import (
 // and on to gRPC, and both are what they were.
 func FuzzOverGRPCAndBack(f *testing.F) {
 	f.Add("7", "Grüße\x00\"", 0.1, int64(-1), float32(1.5), true, []byte("\xff\x00"))
-	f.Add("", "", -0.0, int64(math.MinInt64), float32(math.MaxFloat32), false, []byte(nil))
+	f.Add("", "", math.Copysign(0, -1), int64(math.MinInt64), float32(math.MaxFloat32), false, []byte(nil))
 	f.Fuzz(func(t *testing.T, id, text string, d float64, n int64, v float32, binary bool, bytes []byte) {
 		id, text = strings.ToValidUTF8(id, "?"), strings.ToValidUTF8(text, "é")
 		if d-d != 0 {

@@ -2,6 +2,7 @@ package jsonscan
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 )
@@ -61,8 +62,13 @@ func AppendFloat(dst []byte, v float64, bits int) []byte {
 	if a := math.Abs(v); a != 0 && (a < 1e-6 || a >= 1e21) {
 		return strconv.AppendFloat(dst, v, 'e', -1, bits)
 	}
+	if bits == 32 && cap(dst)-len(dst) < roomForFloat {
+		dst = slices.Grow(dst, roomForFloat)
+	}
 	if bits == 32 {
-		return appendFloat32(dst, float32(v))
+		if out, ok := quickFloat32(dst, float32(v)); ok {
+			return out
+		}
 	}
 	return strconv.AppendFloat(dst, v, 'f', -1, bits)
 }

@@ -1,96 +1,158 @@
 package jsonscan
 
 import (
+	"encoding/binary"
 	"math"
+	"math/bits"
+	"slices"
 	"strconv"
 )
 
-// appendFloat32 appends v with as few digits as tell it from other float32s, of those the nearest, as
-// strconv does. Most of what tensors hold lies between 0.0001 and ten million: there all the sums are
-// exact in float64, and take a quarter of the time.
-func appendFloat32(dst []byte, v float32) []byte {
-	bits := math.Float32bits(v)
-	a := math.Abs(float64(v))
-	fraction := bits & (1<<23 - 1)
-	if a < 1e-4 || a >= 1e7 || fraction == 0 {
-		// Below a power of two the next float is nearer than above; strconv knows.
-		return strconv.AppendFloat(dst, float64(v), 'f', -1, 32)
+// AppendFloats appends single-precision numbers as an array, each as AppendFloat does.
+func AppendFloats(dst []byte, values []float32) []byte {
+	dst = append(dst, '[')
+	for i, v := range values {
+		if cap(dst)-len(dst) < roomForFloat {
+			dst = slices.Grow(dst, 13*(len(values)-i)+roomForFloat)
+		}
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		out, ok := quickFloat32(dst, v)
+		if !ok {
+			out = AppendFloat(dst, float64(v), 32)
+		}
+		dst = out
 	}
-	if whole := uint32(a); float64(whole) == a {
-		if bits>>31 != 0 {
+	return append(dst, ']')
+}
+
+// roomForFloat is more than what quickFloat32 writes, with a comma.
+const roomForFloat = 32
+
+// scale is how float32s of one exponent become whole numbers: times 10^decimals, such that the distance to
+// the next float is at least 1 and less than 10. That of a fraction m * 2^e is m * five * 2^-(shift-1).
+type scale struct {
+	five            uint64
+	decimals, shift uint8
+}
+
+// The exponents, as a float32's bits have them, from that of 2^-19, which is above the numbers that are
+// written with an exponent of ten, to that of 2^23, above which all floats are whole.
+const (
+	lowestScaled  = 127 - 19
+	highestScaled = 127 + 23
+	// bias is what makes an exponent that of a whole fraction of 24 bits.
+	bias = 127 + 23
+)
+
+var scales = func() (all [highestScaled - lowestScaled]scale) {
+	for i := range all {
+		e := bias - lowestScaled - i // floats of this exponent are fractions times 2^-e
+		decimals, five := 0, uint64(1)
+		for pow10[decimals] < float64(uint64(1)<<e) {
+			decimals++
+			five *= 5
+		}
+		all[i] = scale{five, uint8(decimals), uint8(e - decimals + 1)} //nolint:gosec // small by the bounds above
+	}
+	return all
+}()
+
+// quickFloat32 appends v with as few digits as tell it from other float32s, of those the nearest, as strconv
+// does. It knows most numbers of the range in which most lie, and says whether this one was: there the interval
+// of all that is nearer to v than to another float is exact in 64 bits, and times a power of ten it holds
+// a whole number at least, and at most one that ends in zero (after Giulietti, "The Schubfach way to render
+// doubles", 2020). dst has roomForFloat.
+func quickFloat32(dst []byte, v float32) (_ []byte, ok bool) {
+	b := math.Float32bits(v)
+	exponent, fraction := b>>23&0xff, uint64(b&(1<<23-1))
+	if exponent-lowestScaled > highestScaled-lowestScaled {
+		return dst, false
+	}
+	m, whole := fraction|1<<23, uint(bias-exponent)
+	if m&(1<<whole-1) == 0 {
+		if v < 0 {
 			dst = append(dst, '-')
 		}
-		return strconv.AppendUint(dst, uint64(whole), 10)
+		return strconv.AppendUint(dst, m>>whole, 10), true
 	}
-	point := -3 // a has so many digits before its point, or lacks so many behind it
-	for limit := 1e-3; a >= limit; limit = bound[point+3] {
-		point++
+	if fraction == 0 { // the next float is nearer below than above
+		return dst, false
 	}
-	// Half of the distance to the next float.
-	half := math.Float64frombits(uint64(bits>>23&0xff-127-24+1023) << 52)
-	digits, tie := uint64(0), false
-	decimals := 0
-	for n := 8; ; n-- {
-		k := n - point
-		if k < 1 {
-			break // only whole numbers have so few, and this is none
-		}
-		d, fits, even := nearest(a, half, k)
-		tie = tie || even
-		if !fits {
-			break
-		}
-		digits, decimals = d, k
+	s := &scales[exponent-lowestScaled]
+	shift := uint(s.shift) & 63
+	center := 2 * m * s.five
+	low, high := center-s.five, center+s.five
+	digits := center >> shift
+	tens := digits / 10 * 10
+	below, above := tens<<shift, (tens+10)<<shift
+	rest, half := center&(1<<shift-1), uint64(1)<<shift>>1
+	if below == low || above == high || rest == half {
+		return dst, false // an end of the interval is in it for every other float
 	}
-	if digits == 0 {
-		decimals = 9 - point
-		var even bool
-		digits, _, even = nearest(a, half, decimals)
-		tie = tie || even
+	// What follows goes either way from number to number, so that it is without branches.
+	if rest > half {
+		digits++
 	}
-	if tie {
-		return strconv.AppendFloat(dst, float64(v), 'f', -1, 32)
+	if below > low {
+		digits = tens
 	}
-	if bits>>31 != 0 {
-		dst = append(dst, '-')
+	if above < high {
+		digits = tens + 10
 	}
-	return appendDecimal(dst, digits, decimals)
+	n := len(dst)
+	room := dst[n : n+roomForFloat : cap(dst)]
+	room[0] = '-'
+	at := int(b >> 31)
+	decimals := uint(s.decimals)
+	if whole := m >> whole; whole == 0 {
+		room[at], room[at+1] = '0', '.'
+		at += 2
+	} else {
+		at = len(append(strconv.AppendUint(room[:at], whole, 10), '.'))
+		digits -= whole * tenTo[decimals&15] // a number above one has seven decimals at most
+	}
+	// Sixteen digits, of which the last ones are needed, and of those not the zeros at the end.
+	upper := digits / 1e8
+	lower := eightDigits(digits - upper*1e8)
+	upper = eightZeros | upper<<56
+	zeros := uint(bits.LeadingZeros64(lower^eightZeros)) / 8 //nolint:gosec // 64 at most
+	drop := 128 - 8*decimals
+	out := room[at : at+16]
+	binary.LittleEndian.PutUint64(out, upper>>drop|lower<<(64-drop)|lower>>(drop-64))
+	binary.LittleEndian.PutUint64(out[8:], lower>>drop)
+	return dst[:n+at+int(decimals-zeros)], true //nolint:gosec // small
 }
 
-// bound[i] is what a number with i-3 digits before its point is less than.
-var bound = [...]float64{1e-3, 1e-2, 1e-1, 1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7}
+const eightZeros = 0x3030303030303030
 
-// nearest is the whole number nearest to a times 10^k, and whether that is within half of a float. tie
-// says that two are as near, or that the float's edge was hit, where rounding is strconv's business.
-func nearest(a, half float64, k int) (digits uint64, fits, tie bool) {
-	scaled, edge := a*pow10[k], half*pow10[k]
-	digits = uint64(scaled + 0.5)
-	off := math.Abs(scaled - float64(digits))
-	return digits, off < edge, off == 0.5 || off == edge
+// eightDigits are those of a number below 10^8, the first one in the lowest byte: the number is cut in two
+// of four digits, those in two of two, and those in two, all parts at once.
+func eightDigits(n uint64) uint64 {
+	const (
+		by100, by10     = 10486, 103 // over 2^20 and 2^10: enough for four digits, and for two
+		fours, twos     = 0x0000007f0000007f, 0x000f000f000f000f
+		lane100, lane10 = 20, 10
+	)
+	high := n / 10000
+	n = high | (n-high*10000)<<32
+	high = n * by100 >> lane100 & fours
+	n = high | (n-high*100)<<16
+	high = n * by10 >> lane10 & twos
+	return (high | (n-high*10)<<8) | eightZeros
 }
 
-// appendDecimal appends digits with a point before the last so many of them, without zeros at the end.
-func appendDecimal(dst []byte, digits uint64, decimals int) []byte {
-	var buf [24]byte
-	at := len(buf)
-	for digits%10 == 0 && decimals > 0 {
-		digits, decimals = digits/10, decimals-1
-	}
-	for range decimals {
-		at--
-		buf[at] = byte('0' + digits%10)
-		digits /= 10
-	}
-	if decimals > 0 {
-		at--
-		buf[at] = '.'
-	}
-	for {
-		at--
-		buf[at] = byte('0' + digits%10)
-		if digits /= 10; digits == 0 {
-			break
-		}
-	}
-	return append(dst, buf[at:]...)
+// readDigits reads up to eight digits at the beginning of text: their value and how many they are.
+func readDigits(text uint64) (value uint64, n uint) {
+	const (
+		notDigit, high = 0x7676767676767676, 0x8080808080808080
+		pairs          = 0x000000ff000000ff
+		hundreds, ones = 100 + 1000000<<32, 1 + 10000<<32
+	)
+	text ^= eightZeros
+	n = uint(bits.TrailingZeros64((text|(text+notDigit))&high)) / 8 //nolint:gosec // 64 at most
+	text <<= 64 - 8*n                                               // zeros before the first
+	text = text*10 + text>>8
+	return (text&pairs*hundreds + text>>16&pairs*ones) >> 32, n
 }

@@ -16,6 +16,10 @@ type Elements[T any] struct {
 // one level must be equally long. hint is how many elements to expect; no more are allocated
 // at once than the rest of the text can hold.
 func Nested[T any](s *Scanner, hint int, read func(*Scanner) (T, error)) (Elements[T], error) {
+	return nested(s, hint, read, nil)
+}
+
+func nested[T any](s *Scanner, hint int, read func(*Scanner) (T, error), fast run[T]) (Elements[T], error) {
 	e := Elements[T]{leafDepth: -1}
 	if s.Peek() != '[' {
 		v, err := read(s)
@@ -24,11 +28,11 @@ func Nested[T any](s *Scanner, hint int, read func(*Scanner) (T, error)) (Elemen
 	}
 	// An element takes two bytes at least, itself and what separates it.
 	e.Values = make([]T, 0, max(0, min(hint, s.Rest()/2)))
-	err := e.array(s, 0, read)
+	err := e.array(s, 0, read, fast)
 	return e, err
 }
 
-func (e *Elements[T]) array(s *Scanner, depth int, read func(*Scanner) (T, error)) error {
+func (e *Elements[T]) array(s *Scanner, depth int, read func(*Scanner) (T, error), fast run[T]) error {
 	s.pos++ // the bracket
 	if depth >= MaxRank {
 		return s.Errorf("nested deeper than %d", MaxRank)
@@ -39,11 +43,16 @@ func (e *Elements[T]) array(s *Scanner, depth int, read func(*Scanner) (T, error
 	var count int64
 	if !s.Eat(']') {
 		for {
+			if fast != nil && e.leafDepth == depth {
+				before := len(e.Values)
+				e.Values = fast(s, e.Values)
+				count += int64(len(e.Values) - before)
+			}
 			if !s.atDigit() && s.Peek() == '[' {
 				if e.leafDepth >= 0 && depth >= e.leafDepth {
 					return s.Errorf("an array where a value should be, as at the same depth before")
 				}
-				if err := e.array(s, depth+1, read); err != nil {
+				if err := e.array(s, depth+1, read, fast); err != nil {
 					return err
 				}
 			} else {

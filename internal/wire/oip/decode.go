@@ -470,53 +470,38 @@ func DecodeData(s *jsonscan.Scanner, d Datatype, shape []int64) (data any, dims 
 	}
 	switch d {
 	case Bool:
-		return elements(s, hint, (*jsonscan.Scanner).Bool)
+		return elements(jsonscan.Nested(s, hint, (*jsonscan.Scanner).Bool))
 	case Uint8:
-		return elements(s, hint, unsigned[uint8](math.MaxUint8))
+		return elements(jsonscan.Uints[uint8](s, hint, math.MaxUint8))
 	case Uint16:
-		return elements(s, hint, unsigned[uint16](math.MaxUint16))
+		return elements(jsonscan.Uints[uint16](s, hint, math.MaxUint16))
 	case Uint32:
-		return elements(s, hint, unsigned[uint32](math.MaxUint32))
+		return elements(jsonscan.Uints[uint32](s, hint, math.MaxUint32))
 	case Uint64:
-		return elements(s, hint, unsigned[uint64](math.MaxUint64))
+		return elements(jsonscan.Uints[uint64](s, hint, math.MaxUint64))
 	case Int8:
-		return elements(s, hint, signed[int8](math.MinInt8, math.MaxInt8))
+		return elements(jsonscan.Ints[int8](s, hint, math.MinInt8, math.MaxInt8))
 	case Int16:
-		return elements(s, hint, signed[int16](math.MinInt16, math.MaxInt16))
+		return elements(jsonscan.Ints[int16](s, hint, math.MinInt16, math.MaxInt16))
 	case Int32:
-		return elements(s, hint, signed[int32](math.MinInt32, math.MaxInt32))
+		return elements(jsonscan.Ints[int32](s, hint, math.MinInt32, math.MaxInt32))
 	case Int64:
-		return elements(s, hint, signed[int64](math.MinInt64, math.MaxInt64))
+		return elements(jsonscan.Ints[int64](s, hint, math.MinInt64, math.MaxInt64))
 	case FP32:
-		return elements(s, hint, (*jsonscan.Scanner).Float32)
+		return elements(jsonscan.Float32s(s, hint))
 	case FP64:
-		return elements(s, hint, (*jsonscan.Scanner).Float64)
+		return elements(jsonscan.Float64s(s, hint))
 	case Bytes:
-		return elements(s, hint, (*jsonscan.Scanner).String)
+		return elements(jsonscan.Nested(s, hint, (*jsonscan.Scanner).String))
 	case FP16, BF16:
 		return nil, nil, halfFloatInJSON(d)
 	}
 	return nil, nil, invalid("datatype %q is unknown; use one of %s", d, datatypeNames)
 }
 
-func elements[T any](s *jsonscan.Scanner, hint int, read func(*jsonscan.Scanner) (T, error)) (any, []int64, error) {
-	e, err := jsonscan.Nested(s, hint, read)
+func elements[T any](e jsonscan.Elements[T], err error) (any, []int64, error) {
 	if err != nil {
 		return nil, nil, brief.Errorf("data[%d]: %w", len(e.Values), err)
 	}
 	return e.Values, e.Dims, nil
-}
-
-func signed[T int8 | int16 | int32 | int64](lo, hi int64) func(*jsonscan.Scanner) (T, error) {
-	return func(s *jsonscan.Scanner) (T, error) {
-		v, err := s.Int(lo, hi)
-		return T(v), err
-	}
-}
-
-func unsigned[T uint8 | uint16 | uint32 | uint64](hi uint64) func(*jsonscan.Scanner) (T, error) {
-	return func(s *jsonscan.Scanner) (T, error) {
-		v, err := s.Uint(hi)
-		return T(v), err
-	}
 }

@@ -193,6 +193,9 @@ func (e *encoder) tensors(key string, tensors []Tensor, binary func(string) bool
 // AppendData appends the elements as a flat JSON array. FP16, BF16, and BYTES that aren't UTF-8
 // are errors of kind errdef.ErrInvalid.
 func (t *Tensor) AppendData(dst []byte) ([]byte, error) {
+	if v, ok := t.Data.([]float32); ok && t.Datatype == FP32 {
+		return jsonscan.AppendFloats(dst, v), nil
+	}
 	n, one, err := t.Elements()
 	if err != nil {
 		return dst, err
