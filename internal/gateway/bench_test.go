@@ -12,6 +12,7 @@ import (
 
 	"stationmaster.dev/stationmaster/internal/gateway"
 	"stationmaster.dev/stationmaster/internal/route"
+	"stationmaster.dev/stationmaster/internal/spec"
 )
 
 // cheapEngine answers each request on a connection with the same bytes and allocates nothing
@@ -126,6 +127,43 @@ func BenchmarkChain(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// newChat is a chain for a chat request with a prompt of a size, answered by a stream of two frames.
+func newChat(tb testing.TB, prompt int) *chain {
+	tb.Helper()
+	body := fmt.Sprintf(`{"model":"llm","stream":true,"messages":[{"role":"user","content":"%s"}],"max_tokens":16}`, bytes.Repeat([]byte("x"), prompt))
+	sent := len(body) + len(`,"stream_options":{"include_usage":true}`)
+	frame := `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"llm","choices":[{"index":0,"delta":{"content":"x"}}]}` + "\n\n"
+	reply := []byte("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+	for _, f := range []string{frame, "data: [DONE]\n\n"} {
+		reply = fmt.Appendf(reply, "%x\r\n%s\r\n", len(f), f)
+	}
+	reply = append(reply, "0\r\n\r\n"...)
+	s := service("llm", route.Endpoint{HTTP: cheapEngine(tb, sent, reply)})
+	s.Hosts, s.PathPrefix = nil, ""
+	t := &s.Components[spec.Predictor].Targets[0]
+	t.OpenAI, t.Engine = "/", "vllm"
+	g := start(tb, func(c *gateway.Config) { c.Metrics = prometheus.NewRegistry() }, s)
+	conn := dial(tb, g.HTTP)
+	request := fmt.Appendf(nil, "POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\nUser-Agent: bench\r\nAccept: */*\r\n"+
+		"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	return &chain{conn: conn, in: bufio.NewReaderSize(conn, 1<<20), request: request}
+}
+
+// BenchmarkChat is the same for chat requests that name their model on the bare address.
+func BenchmarkChat(b *testing.B) {
+	for _, size := range []int{256, 220 << 10} {
+		b.Run(fmt.Sprintf("%dB", size), func(b *testing.B) {
+			c := newChat(b, size)
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := c.once(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
 

@@ -57,7 +57,7 @@ type asked struct {
 	// dressed is what the body was last made for, and sent what it was made to be, nil where not all
 	// of it was read.
 	dressed dress
-	sent    []byte
+	sent    *memory
 	relay   *relay
 }
 
@@ -170,7 +170,7 @@ func (a *asked) readBody(x *exchange) error {
 // body is what was read, or what takes its place, with the rest behind.
 func (a *asked) body(read []byte) io.ReadCloser {
 	if a.whole {
-		return io.NopCloser(bytes.NewReader(read))
+		return inMemory(read)
 	}
 	return struct {
 		io.Reader
@@ -222,7 +222,9 @@ func (a *asked) fill(body io.Reader, size int) error {
 		size = int(a.length)
 	}
 	if cap(a.read) < size {
-		a.read = append(make([]byte, 0, size), a.read...)
+		before := a.read
+		a.read = append(bodyBuffer(size), before...)
+		spareBody(before)
 	}
 	for len(a.read) < size {
 		n, err := body.Read(a.read[len(a.read):size])
@@ -345,16 +347,17 @@ func (x *exchange) dress() {
 		e, _ := a.request.WithUsage()
 		edits = append(edits, e)
 	}
+	if a.whole {
+		a.sent = inMemory(openai.Pieces(a.read, edits...)...)
+		x.r.Body, x.r.ContentLength = a.sent, a.sent.size
+		return
+	}
 	read := a.read
 	if len(edits) > 0 {
 		read = openai.Apply(read, edits...)
 	}
 	x.r.Body = a.body(read)
-	switch {
-	case a.whole:
-		a.sent = read
-		x.r.ContentLength = int64(len(read))
-	case a.length >= 0:
+	if a.length >= 0 {
 		x.r.ContentLength = a.length + int64(len(read)-len(a.read))
 	}
 }

@@ -94,6 +94,10 @@ func (x *exchange) attachBody(req *upstream.Request) error {
 	if req.ContentLength > 0 && req.ContentLength <= upstream.WholeBody {
 		return x.readWhole(req)
 	}
+	if m, ok := x.r.Body.(*memory); ok {
+		req.Pieces = m.pieces
+		return nil
+	}
 	rc := http.NewResponseController(x.w)
 	if x.r.ProtoMajor == 1 {
 		// The response may begin before the body has ended.
@@ -106,15 +110,18 @@ func (x *exchange) attachBody(req *upstream.Request) error {
 	body := &limitedBody{r: x.r.Body, left: limit, limit: limit, rc: rc, wait: x.g.cfg.Timeouts.Body}
 	req.Body, req.AbortBody = body, body.abort
 	if a := x.ask; a != nil && a.sent != nil {
-		req.Rewind = func() io.Reader { return bytes.NewReader(a.sent) }
+		req.Rewind = a.sent.again
 	}
 	req.Trailer = x.r.Trailer
 	return nil
 }
 
 func (x *exchange) readWhole(req *upstream.Request) error {
-	rc := http.NewResponseController(x.w)
 	req.Body = x.r.Body
+	if _, ok := req.Body.(*memory); ok {
+		return req.Prepare()
+	}
+	rc := http.NewResponseController(x.w)
 	_ = rc.SetReadDeadline(time.Now().Add(x.g.cfg.Timeouts.Body))
 	err := req.Prepare()
 	_ = rc.SetReadDeadline(time.Time{})
@@ -308,23 +315,32 @@ func (x *exchange) reply(resp *upstream.Response) {
 		x.trailers(resp, flusher)
 	}
 	x.closeResponse(resp)
+	if held {
+		x.forget() // by now the engine has all of it, or the connection was cut
+	}
 }
 
-// letGo forgets what was kept of a request to send it again or to choose by, once the engine has all of
-// it: an answer may take minutes. It reports false while the engine hasn't.
+// letGo forgets the request once the engine has all of it, for an answer may take minutes. It reports
+// false while the engine hasn't.
 func (x *exchange) letGo(resp *upstream.Response) bool {
 	if !resp.Sent() {
 		return false
 	}
+	x.forget()
+	return true
+}
+
+// forget gives up what was kept of a request to send it again or to choose by.
+func (x *exchange) forget() {
 	x.request.Release()
 	x.hold.picked.forget()
 	if x.ask != nil && x.ask.relay != nil {
+		spareBody(x.ask.read)
 		x.ask.read, x.ask.sent, x.ask.rest, x.r.Body = nil, nil, nil, http.NoBody
 	}
 	if x.ahead != nil {
 		x.ahead, x.r.Body = nil, http.NoBody
 	}
-	return true
 }
 
 // trickle is the size of a piece below which a counted response counts as a slow one, whose

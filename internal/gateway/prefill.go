@@ -84,7 +84,7 @@ func (p *prefill) run(how *spec.Prefill) string {
 		p.address = e.HTTP
 		return prefillSent
 	}
-	body, ok := openai.Prefill(x.ask.sent, x.modelFor(t))
+	body, ok := openai.Prefill(bytes.Join(x.ask.sent.pieces, nil), x.modelFor(t))
 	if !ok {
 		p.end()
 		return prefillUnread
@@ -182,11 +182,11 @@ func (x *exchange) prefillHeader(t *route.Target) http.Header {
 
 // goesOnFrom makes the request's body one for an engine that goes on from a prompt that was read.
 func (x *exchange) goesOnFrom(params []byte) {
-	body := openai.Decode(x.ask.sent, params)
+	body := openai.Decode(bytes.Join(x.ask.sent.pieces, nil), params)
 	// Whoever keeps a copy of the request keeps the client's.
 	_, _ = io.Copy(io.Discard, x.r.Body)
-	x.ask.sent = body
-	x.r.Body, x.r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	x.ask.sent = inMemory(body)
+	x.r.Body, x.r.ContentLength = x.ask.sent, x.ask.sent.size
 }
 
 // fields adds what the engine's sidecar has to know.

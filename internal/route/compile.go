@@ -226,7 +226,7 @@ func (t *Table) Match(host, path string) (Match, error) {
 		return Match{Path: path, Call: call}, nil
 	}
 	if call.Model == "" {
-		return Match{Path: path, Call: call}, t.noRoute(host, path)
+		return Match{Path: path, Call: call}, &notFound{t: t, host: host, path: path}
 	}
 	return t.Model(call.Model, path)
 }
@@ -275,12 +275,12 @@ func (t *Table) Named(key spec.ServiceKey, path string) (Match, bool) {
 // and read. Errors are those of Match.
 func (t *Table) Model(name, path string) (Match, error) {
 	if t == nil {
-		return Match{}, errdef.New(errdef.ErrNotFound, noModel(nil, name))
+		return Match{}, &notFound{model: name}
 	}
 	found := t.names[name]
 	switch {
 	case len(found) == 0:
-		return Match{}, errdef.New(errdef.ErrNotFound, noModel(t, name))
+		return Match{}, &notFound{t: t, model: name}
 	case len(found) == 1, found[0].Created.Before(found[1].Created) && !found[0].Created.IsZero(),
 		!found[0].Created.IsZero() && found[1].Created.IsZero():
 		return found[0].match("", path, ByModel), nil
@@ -421,15 +421,24 @@ func bounded(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-func noModel(t *Table, name string) string {
-	return fmt.Sprintf("no service serves a model named %s; %s", quoted(name), t.known())
+// notFound says that nothing leads to a model, or without one to a service. Its words are put together
+// when they are read: a request that names its model on the bare address has no route at first, and
+// nobody hears of that.
+type notFound struct {
+	t                 *Table
+	model, host, path string
 }
 
-func (t *Table) noRoute(host, path string) error {
-	return errdef.New(errdef.ErrNotFound, fmt.Sprintf(
+func (e *notFound) Unwrap() error { return errdef.ErrNotFound }
+
+func (e *notFound) Error() string {
+	if e.model != "" {
+		return fmt.Sprintf("no service serves a model named %s; %s", quoted(e.model), e.t.known())
+	}
+	return fmt.Sprintf(
 		"no route for host %s and path %s: use a service's host, the path prefix /serving/<namespace>/<name>, "+
 			"or /v2/models/<name>/infer and /v1/models/<name>:predict; %s",
-		quoted(host), quoted(path), t.known()))
+		quoted(e.host), quoted(e.path), e.t.known())
 }
 
 func (t *Table) known() string {

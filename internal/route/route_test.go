@@ -240,3 +240,20 @@ func TestSharesFollowWeights(t *testing.T) {
 		t.Errorf("one of two equal endpoints got %d of %d", a, got["old"])
 	}
 }
+
+// Each request that names its model on the bare address asks for a route that isn't there, however many
+// services there are.
+func TestNoRouteCostsNothingUntilItIsTold(t *testing.T) {
+	services := make([]Service, 200)
+	for i := range services {
+		services[i] = Service{Key: spec.ServiceKey{Namespace: "n", Name: fmt.Sprint("s", i)}, Entry: spec.Predictor}
+	}
+	table := Compile(services)
+	var err error
+	if n := testing.AllocsPerRun(100, func() { _, err = table.Match("gateway", "/v1/chat/completions") }); n > 2 {
+		t.Errorf("%v allocations", n)
+	}
+	if !errors.Is(err, errdef.ErrNotFound) || !strings.Contains(err.Error(), `host "gateway"`) || !strings.Contains(err.Error(), "and 190 more") {
+		t.Errorf("it says %v", err)
+	}
+}

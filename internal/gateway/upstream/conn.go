@@ -245,16 +245,34 @@ func (c *conn) extend(d time.Duration) error {
 }
 
 func (c *conn) write(b []byte, timeout time.Duration) error {
-	if timeout > 0 {
-		if err := c.nc.SetWriteDeadline(time.Now().Add(timeout)); err != nil {
-			return err
-		}
-		if c.aborted.Load() {
-			return os.ErrDeadlineExceeded
-		}
+	if err := c.writeWithin(timeout); err != nil {
+		return err
 	}
 	_, err := c.nc.Write(b)
 	return err
+}
+
+// writeAll writes several pieces, if it can in one call of the system.
+func (c *conn) writeAll(pieces net.Buffers, timeout time.Duration) error {
+	if err := c.writeWithin(timeout); err != nil {
+		return err
+	}
+	_, err := pieces.WriteTo(c.nc)
+	return err
+}
+
+// writeWithin bounds the next writes, unless timeout is 0.
+func (c *conn) writeWithin(timeout time.Duration) error {
+	if timeout <= 0 {
+		return nil
+	}
+	if err := c.nc.SetWriteDeadline(time.Now().Add(timeout)); err != nil {
+		return err
+	}
+	if c.aborted.Load() {
+		return os.ErrDeadlineExceeded
+	}
+	return nil
 }
 
 // fill reads once into the buffer, which isn't full. What Next returned before isn't valid any more.
@@ -379,7 +397,7 @@ func (c *conn) exchange(ctx context.Context, req *Request, into http.Header) (_ 
 		}
 	} else {
 		resp.sending = make(chan error, 1)
-		if req.opened {
+		if req.opened && req.Pieces == nil {
 			req.Body = req.Rewind()
 		}
 		req.opened = true

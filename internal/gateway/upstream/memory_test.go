@@ -2,11 +2,13 @@ package upstream
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -89,5 +91,42 @@ func TestLargeHead(t *testing.T) {
 		if body != "body" || len(into.Get("X-Large")) != 3*readSize || !errors.Is(err, io.EOF) && err != nil {
 			t.Errorf("%q, %d bytes of a field, %v", body, len(into.Get("X-Large")), err)
 		}
+	}
+}
+
+// A body in memory is written as it lies there, and again where the engine had closed the connection.
+func TestBodiesInPieces(t *testing.T) {
+	pieces := [][]byte{[]byte("first "), nil, bytes.Repeat([]byte("x"), 3*stretch/2), []byte(" last"), bytes.Repeat([]byte("y"), stretch)}
+	want := string(bytes.Join(pieces, nil))
+	var mu sync.Mutex
+	conns := 0
+	addr := serve(t, func(c net.Conn, in *bufio.Reader) {
+		mu.Lock()
+		conns++
+		mu.Unlock()
+		r, err := http.ReadRequest(in)
+		if err != nil {
+			return
+		}
+		got, err := io.ReadAll(r.Body)
+		if err != nil || string(got) != want {
+			t.Errorf("the engine got %d bytes of %d, %v", len(got), len(want), err)
+		}
+		// The connection is closed after one answer, which doesn't say so.
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+	})
+	p := NewPool(Config{})
+	defer p.Close()
+	for range 3 {
+		req := request(http.MethodPost)
+		req.Pieces, req.ContentLength = pieces, int64(len(want))
+		if _, _, body, err := get(t, p.Host(addr), req); body != "ok" || !errors.Is(err, io.EOF) && err != nil {
+			t.Fatalf("%q, %v", body, err)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if conns < 3 {
+		t.Errorf("%d connections", conns)
 	}
 }

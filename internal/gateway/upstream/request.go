@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/textproto"
 	"strconv"
@@ -38,6 +39,9 @@ type Request struct {
 	// Drop reports fields that aren't sent; nil drops none. Names are canonical.
 	Drop func(name string) bool
 	Body io.Reader
+	// Pieces are the body in place of Body, where all of it is in memory: they are written as they lie
+	// there, and can be sent again. Nobody may change them until the request was released.
+	Pieces [][]byte
 	// Rewind returns the body from its beginning, where it can be sent again; nil where it can't.
 	Rewind func() io.Reader
 	// ContentLength of Body; 0 means none, -1 unknown.
@@ -108,7 +112,7 @@ func (r *Request) newBuffer() *buffer {
 // Release gives the request's buffer back and lets go of its body, which nobody may be reading. The
 // request can't be sent afterwards.
 func (r *Request) Release() {
-	r.Body, r.Rewind, r.AbortBody = nil, nil, nil
+	r.Body, r.Pieces, r.Rewind, r.AbortBody = nil, nil, nil, nil
 	if r.buf != nil {
 		putBuffer(r.buf)
 		r.buf = nil
@@ -128,6 +132,7 @@ func (r *Request) Prepare() error {
 	b := r.appendHead(r.buf.b[:0])
 	r.head = len(b)
 	switch {
+	case r.Pieces != nil:
 	case r.ContentLength == 0 || r.Body == nil:
 		r.whole = true
 	case r.ContentLength > 0 && r.ContentLength <= WholeBody:
@@ -168,7 +173,9 @@ func (r *Request) Retarget(target string, set []Field) bool {
 }
 
 // Repeatable reports whether the request can be sent (again).
-func (r *Request) Repeatable() bool { return r.whole || !r.opened || r.Rewind != nil }
+func (r *Request) Repeatable() bool {
+	return r.whole || !r.opened || r.Pieces != nil || r.Rewind != nil
+}
 
 func (r *Request) check() error {
 	for i := range len(r.Target) {
@@ -273,6 +280,10 @@ func listed(values []string, token string) bool {
 // send writes a body that Prepare didn't keep. It runs beside the reading of the response, and
 // sets ended when nothing more will be read from the body.
 func (r *Request) send(c *conn, ended *atomic.Bool) error {
+	if r.Pieces != nil {
+		ended.Store(true)
+		return r.sendPieces(c)
+	}
 	buf := buffers.Get().(*buffer)
 	defer putBuffer(buf)
 	b := buf.b[:cap(buf.b)]
@@ -291,6 +302,28 @@ func (r *Request) send(c *conn, ended *atomic.Bool) error {
 		return err
 	}
 	return r.sendChunked(c, b, ended)
+}
+
+// stretch is how much of a body in memory an engine has HeaderTimeout to take.
+const stretch = 256 << 10
+
+func (r *Request) sendPieces(c *conn) error {
+	room := stretch
+	var out net.Buffers
+	for _, p := range append([][]byte{r.buf.b[:r.head]}, r.Pieces...) {
+		for len(p) > 0 {
+			n := min(len(p), room)
+			out, p, room = append(out, p[:n]), p[n:], room-n
+			if room > 0 {
+				continue
+			}
+			if err := c.writeAll(out, r.HeaderTimeout); err != nil {
+				return err
+			}
+			out, room = out[:0], stretch
+		}
+	}
+	return c.writeAll(out, r.HeaderTimeout)
 }
 
 func (r *Request) sendCounted(c *conn, b []byte, filled int, ended *atomic.Bool) error {

@@ -450,3 +450,21 @@ func BenchmarkStamp(b *testing.B) {
 		}
 	}
 }
+
+// What is written in pieces is what is written in one.
+func TestPiecesAreWhatApplyMakes(t *testing.T) {
+	text := []byte(`{"model":"a","stream":true}`)
+	for name, edits := range map[string][]openai.Edit{
+		"none":          nil,
+		"one":           {{Span: openai.Span{From: 9, To: 12}, With: `"long name"`}},
+		"at both ends":  {{Span: openai.Span{From: 0, To: 1}, With: "["}, {Span: openai.Span{From: 26, To: 27}, With: "]"}},
+		"out of order":  {{Span: openai.Span{From: 26, To: 26}, With: `,"x":1`}, {Span: openai.Span{From: 9, To: 12}, With: ""}},
+		"at one place":  {{Span: openai.Span{From: 9, To: 12}, With: `"b"`}, {Span: openai.Span{From: 9, To: 9}, With: " "}},
+		"all of it":     {{Span: openai.Span{From: 0, To: 27}, With: "null"}},
+		"a part of two": {{Span: openai.Span{From: 1, To: 8}, With: "k"}, {Span: openai.Span{From: 8, To: 12}, With: "v"}},
+	} {
+		if got, want := bytes.Join(openai.Pieces(text, edits...), nil), openai.Apply(text, edits...); !bytes.Equal(got, want) {
+			t.Errorf("%s: %q, not %q", name, got, want)
+		}
+	}
+}

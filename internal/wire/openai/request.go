@@ -140,10 +140,7 @@ func (r *Request) WithUsage() (Edit, bool) {
 // Apply returns text with the edits made, which must not overlap; it leaves text itself alone. Of two
 // at one place the one that takes nothing out comes first.
 func Apply(text []byte, edits ...Edit) []byte {
-	before := func(a, b Edit) int { return cmp.Or(a.From-b.From, a.To-b.To) }
-	if len(edits) > 1 && !slices.IsSortedFunc(edits, before) {
-		edits = slices.SortedFunc(slices.Values(edits), before)
-	}
+	edits = ordered(edits)
 	size := len(text)
 	for _, e := range edits {
 		size += len(e.With) - (e.To - e.From)
@@ -155,6 +152,25 @@ func Apply(text []byte, edits ...Edit) []byte {
 		at = e.To
 	}
 	return append(out, text[at:]...)
+}
+
+// Pieces returns what Apply does, in pieces that are text's own where nothing is changed.
+func Pieces(text []byte, edits ...Edit) [][]byte {
+	out := make([][]byte, 0, 2*len(edits)+1)
+	at := 0
+	for _, e := range ordered(edits) {
+		out = append(out, text[at:e.From], []byte(e.With))
+		at = e.To
+	}
+	return append(out, text[at:])
+}
+
+func ordered(edits []Edit) []Edit {
+	before := func(a, b Edit) int { return cmp.Or(a.From-b.From, a.To-b.To) }
+	if len(edits) > 1 && !slices.IsSortedFunc(edits, before) {
+		return slices.SortedFunc(slices.Values(edits), before)
+	}
+	return edits
 }
 
 // Name is a model's name in its parts, as clients write it: name, namespace/name, and either
