@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -48,12 +47,9 @@ func New(api *rest.Config, key spec.ServiceKey, topic *state.Topic[pool.Pool], l
 	if err := corev1.AddToScheme(sch); err != nil {
 		return nil, fmt.Errorf("build scheme: %w", err)
 	}
+	// Nothing here asks the API server, which may not be there yet, or may not know the kind.
 	c, err := cache.New(api, cache.Options{
-		Scheme: sch, DefaultNamespaces: map[string]cache.Config{key.Namespace: {}},
-		ByObject: map[client.Object]cache.ByObject{
-			object():      {Field: fields.OneTermEqualSelector("metadata.name", key.Name), Transform: cache.TransformStripManagedFields()},
-			&corev1.Pod{}: {Transform: strip},
-		},
+		Scheme: sch, DefaultNamespaces: map[string]cache.Config{key.Namespace: {}}, DefaultTransform: strip,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make cache: %w", err)
@@ -76,7 +72,7 @@ func object() *unstructured.Unstructured {
 func strip(o any) (any, error) {
 	pod, ok := o.(*corev1.Pod)
 	if !ok {
-		return o, nil
+		return cache.TransformStripManagedFields()(o)
 	}
 	pod.ManagedFields, pod.Annotations, pod.OwnerReferences, pod.Spec = nil, nil, nil, corev1.PodSpec{}
 	pod.Status = corev1.PodStatus{PodIP: pod.Status.PodIP, Conditions: pod.Status.Conditions}
