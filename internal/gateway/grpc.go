@@ -29,6 +29,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/gateway/frame"
 	"stationmaster.dev/stationmaster/internal/gateway/grpcpool"
+	"stationmaster.dev/stationmaster/internal/gateway/payloads"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
@@ -104,7 +105,7 @@ type call struct {
 	model string       // that it names
 	match route.Match
 	// recorded is what a collector is told, nil where there is none.
-	recorded *recorded
+	recorded *payloads.Exchange
 	hold     hold
 	// target is nil until a revision was chosen.
 	target *target

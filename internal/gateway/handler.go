@@ -15,6 +15,7 @@ import (
 
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/gateway/convert"
+	"stationmaster.dev/stationmaster/internal/gateway/payloads"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
@@ -39,7 +40,7 @@ type exchange struct {
 	// ask is what a request of the OpenAI API asks for, nil for any other.
 	ask *asked
 	// recorded is what a collector is told, nil where there is none.
-	recorded *recorded
+	recorded *payloads.Exchange
 	hold     hold
 	// alive is nil but for a client that waits for a stream.
 	alive *alive

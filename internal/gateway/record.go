@@ -5,10 +5,8 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -19,68 +17,16 @@ import (
 	"stationmaster.dev/stationmaster/internal/gateway/payloads"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
 	"stationmaster.dev/stationmaster/internal/route"
-	"stationmaster.dev/stationmaster/internal/spec"
 	"stationmaster.dev/stationmaster/internal/wire/oip"
 )
 
-// collector takes the events of logged requests. It must not block.
-type collector interface {
-	Emit(*payloads.Event)
-}
-
-// maxRecorded is the most that is kept of a body for its event, each way. What is longer is cut,
-// and its event says so.
-const maxRecorded = 4 << 20
-
-// recorded is what is kept of a request and its answer until both are told to a collector. The
-// methods of a nil one do nothing.
-type recorded struct {
-	to  collector
-	log *spec.PayloadLog
-	// event is what both events share.
-	event payloads.Event
-	start time.Time
-
-	// mu guards what follows: a body may still be read when its answer has ended.
-	mu              sync.Mutex
-	request, answer kept
-	done            bool
-}
-
-// kept is the beginning of a body, cut at maxRecorded.
-type kept struct {
-	b   []byte
-	cut bool
-}
-
-func (k *kept) add(p []byte) {
-	if room := maxRecorded - len(k.b); len(p) > room {
-		p, k.cut = p[:room], true
+// newRecorded begins a record of a request, of which about is known, for a service that has a logger.
+func newRecorded(g *Gateway, m *route.Match, about payloads.Event, headers func(name string) []string) *payloads.Exchange {
+	if about.ID == "" {
+		about.ID = newUUID()
 	}
-	k.b = append(k.b, p...)
-}
-
-// newRecorded begins a record for a service that has a logger; nil for any other.
-func newRecorded(g *Gateway, m *route.Match, id, requestID string, start time.Time, headers func(name string) []string) *recorded {
-	if m.Backend == nil || m.Backend.Log == nil {
-		return nil
-	}
-	l := m.Backend.Log
-	if id == "" {
-		id = newUUID()
-	}
-	r := &recorded{to: g.payloads, log: l, start: start, event: payloads.Event{
-		URL: l.URL, Store: l.Store, ID: id, RequestID: requestID, Service: m.Service.Key, Component: m.Component, Annotations: l.Annotations,
-	}}
-	for _, name := range l.Headers {
-		if v := headers(name); len(v) > 0 {
-			if r.event.Headers == nil {
-				r.event.Headers = map[string][]string{}
-			}
-			r.event.Headers[http.CanonicalHeaderKey(name)] = v
-		}
-	}
-	return r
+	about.Service, about.Component = m.Service.Key, m.Component
+	return payloads.NewExchange(g.payloads, m.Backend.Log, about, headers)
 }
 
 // newUUID makes a random UUID (RFC 9562, version 4).
@@ -89,42 +35,13 @@ func newUUID() string {
 	return fmt.Sprintf("%08x-%04x-4%03x-%04x-%012x", high>>32, high>>16&0xffff, high&0xfff, low>>48&0x3fff|0x8000, low&(1<<48-1))
 }
 
-func (r *recorded) keep(k *kept, p []byte) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.done {
-		k.add(p)
-	}
-}
-
-// tell sends the events. t is nil where no revision was chosen; cut says that the answer broke off.
-func (r *recorded) tell(t *target, status int, request, answer func(*payloads.Event), cut bool) {
-	r.mu.Lock()
-	r.done = true
-	asked, answered := r.request, r.answer
-	r.mu.Unlock()
-	r.event.Endpoint, r.event.Source = "default", r.event.Service.Namespace+"/"+r.event.Service.Name
+// endOf is how a request of a target ended; nil stands for none that was chosen.
+func endOf(t *target, status int, request, answer func(*payloads.Event)) payloads.End {
+	e := payloads.End{At: time.Now(), Status: status, Request: request, Answer: answer}
 	if t != nil {
-		r.event.Revision = t.Revision
-		if t.Tag != "" {
-			r.event.Endpoint = t.Tag
-		}
-		if t.Revision != "" {
-			r.event.Source = t.Revision
-		}
+		e.Revision, e.Tag = t.Revision, t.Tag
 	}
-	if r.log.Requests {
-		ev := r.event
-		ev.Kind, ev.Time, ev.Data, ev.Truncated = payloads.Request, r.start, asked.b, asked.cut
-		request(&ev)
-		r.to.Emit(&ev)
-	}
-	if r.log.Responses {
-		ev := r.event
-		ev.Kind, ev.Time, ev.Status, ev.Data, ev.Truncated = payloads.Response, time.Now(), status, answered.b, answered.cut || cut
-		answer(&ev)
-		r.to.Emit(&ev)
-	}
+	return e
 }
 
 // flushing is how long what was recorded may take to reach its collectors when the gateway ends.
@@ -147,12 +64,12 @@ func (x *exchange) record() {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:
 		return
 	}
-	r := newRecorded(x.g, &x.match, x.r.Header.Get("Ce-Id"), x.id, x.start, x.r.Header.Values)
+	r := newRecorded(x.g, &x.match, payloads.Event{ID: x.r.Header.Get("Ce-Id"), RequestID: x.id, Time: x.start}, x.r.Header.Values)
 	x.recorded = r
 	if n := x.r.ContentLength; n > 0 {
-		r.request.b = make([]byte, 0, min(n, upstream.WholeBody)) // more as it comes, for an announcement costs a client nothing
+		r.Expect(int(min(n, upstream.WholeBody))) // more as it comes, for an announcement costs a client nothing
 	}
-	x.r.Body, x.w = &recordedBody{x.r.Body, r}, &recordedAnswer{x.w, r}
+	x.r.Body, x.w = r.Body(x.r.Body), r.Writer(x.w)
 }
 
 // recordRefused is record for a request that no replica gets: what is there of its body is read
@@ -177,41 +94,10 @@ func (x *exchange) told(broken bool) {
 			ev.ContentType, ev.ContentEncoding, ev.HeaderLength = h.Get("Content-Type"), h.Get("Content-Encoding"), h.Get(oip.HeaderLength)
 		}
 	}
-	r.tell(x.target, x.status, of(asked), of(answered), broken)
+	e := endOf(x.target, x.status, of(asked), of(answered))
+	e.Cut = broken
+	r.Tell(e)
 }
-
-// recordedBody keeps what is read of a request's body.
-type recordedBody struct {
-	io.ReadCloser
-	r *recorded
-}
-
-func (b *recordedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	b.r.keep(&b.r.request, p[:n])
-	return n, err
-}
-
-// recordedAnswer keeps what is written of an answer's body.
-type recordedAnswer struct {
-	http.ResponseWriter
-	r *recorded
-}
-
-func (a *recordedAnswer) Write(p []byte) (int, error) {
-	n, err := a.ResponseWriter.Write(p)
-	a.r.keep(&a.r.answer, p[:n])
-	return n, err
-}
-
-func (a *recordedAnswer) Flush() {
-	if f, ok := a.ResponseWriter.(http.Flusher); ok {
-		f.Flush()
-	}
-}
-
-// Unwrap lets http.ResponseController find what the writer below can do.
-func (a *recordedAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // record begins to keep what a collector is to be told of the call, if there is one for it.
 // Questions about a model have no payload.
@@ -223,11 +109,10 @@ func (c *call) record() {
 	if v := c.md["ce-id"]; len(v) > 0 {
 		id = v[0]
 	}
-	r := newRecorded(c.g, &c.match, id, c.id, c.start, c.md.Get)
-	r.event.Method = c.method
+	r := newRecorded(c.g, &c.match, payloads.Event{ID: id, RequestID: c.id, Method: c.method, Time: c.start}, c.md.Get)
 	c.recorded = r
 	if c.first != nil {
-		r.request.add(c.first.Peek(maxRecorded + 1))
+		r.Asked(c.first.Peek(payloads.MaxKept + 1))
 	}
 	c.stream = &recordedStream{c.stream, r, c.first == nil}
 }
@@ -244,7 +129,7 @@ func (c *call) told(code codes.Code) {
 			ev.ContentType = "application/grpc+proto"
 		}
 	}
-	r.tell(c.target, int(code), kind, kind, false)
+	r.Tell(endOf(c.target, int(code), kind, kind))
 }
 
 // recordedStream keeps the messages of a call: the one of each side of a unary call as it is, those
@@ -252,29 +137,29 @@ func (c *call) told(code codes.Code) {
 // "Length-Prefixed-Message").
 type recordedStream struct {
 	grpc.ServerStream
-	r      *recorded
+	r      *payloads.Exchange
 	framed bool
 }
 
 func (s *recordedStream) RecvMsg(m any) error {
 	err := s.ServerStream.RecvMsg(m)
 	if err == nil {
-		s.keep(&s.r.request, m)
+		s.keep(s.r.Asked, m)
 	}
 	return err
 }
 
 func (s *recordedStream) SendMsg(m any) error {
-	s.keep(&s.r.answer, m) // before its buffers are given away
+	s.keep(s.r.Answered, m) // before its buffers are given away
 	return s.ServerStream.SendMsg(m)
 }
 
-func (s *recordedStream) keep(k *kept, m any) {
+func (s *recordedStream) keep(as func([]byte), m any) {
 	var message []byte
 	size := 0
 	switch m := m.(type) {
 	case *frame.Frame:
-		message, size = m.Peek(maxRecorded+1), m.Len()
+		message, size = m.Peek(payloads.MaxKept+1), m.Len()
 	case proto.Message:
 		var err error
 		if message, err = proto.Marshal(m); err != nil {
@@ -286,5 +171,5 @@ func (s *recordedStream) keep(k *kept, m any) {
 		prefix := binary.BigEndian.AppendUint32([]byte{0}, uint32(min(size, 1<<32-1)))
 		message = bytes.Join([][]byte{prefix, message}, nil)
 	}
-	s.r.keep(k, message)
+	as(message)
 }
