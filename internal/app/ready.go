@@ -38,15 +38,20 @@ var readers = map[string]reader{
 	"TrainedModel":     readTrainedModel,
 }
 
+// ready takes over what conditions say of Ready.
+func (st *standing) ready(conditions []v1beta1.Condition) {
+	for _, c := range conditions {
+		if c.Type == v1beta1.ConditionReady {
+			st.status, st.reason, st.message = string(c.Status), c.Reason, c.Message
+		}
+	}
+}
+
 func readService(ctx context.Context, c client.Client, key client.ObjectKey) (standing, error) {
 	var is v1beta1.InferenceService
 	err := c.Get(ctx, key, &is)
 	st := standing{seen: is.Status.ObservedGeneration == is.Generation, routes: key}
-	for _, cond := range is.Status.Conditions {
-		if cond.Type == v1beta1.ConditionReady {
-			st.status, st.reason, st.message = string(cond.Status), cond.Reason, cond.Message
-		}
-	}
+	st.ready(is.Status.Conditions)
 	st.final = is.Status.ModelStatus.TransitionStatus == v1beta1.InvalidSpec || st.reason == "RuntimeNotInstalled"
 	return st, err
 }
@@ -55,11 +60,7 @@ func readGraph(ctx context.Context, c client.Client, key client.ObjectKey) (stan
 	var g v1alpha1.InferenceGraph
 	err := c.Get(ctx, key, &g)
 	st := standing{seen: g.Status.ObservedGeneration == g.Generation, routes: key}
-	for _, cond := range g.Status.Conditions {
-		if cond.Type == v1beta1.ConditionReady {
-			st.status, st.reason, st.message = string(cond.Status), cond.Reason, cond.Message
-		}
-	}
+	st.ready(g.Status.Conditions)
 	return st, err
 }
 
