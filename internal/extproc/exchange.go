@@ -55,8 +55,8 @@ type exchange struct {
 	picked bool
 	place  place
 	// outcome is how it went at the replica.
-	outcome       pick.Outcome
-	done, counted bool
+	outcome pick.Outcome
+	done    bool
 }
 
 // take answers one message of the proxy's. An error that has a kind is to be told to the client; any
@@ -215,6 +215,7 @@ func (x *exchange) lead() (*extprocv3.CommonResponse, *structpb.Struct, error) {
 		return nil, nil, err
 	}
 	x.place, x.picked, x.head, x.among = at, true, nil, nil
+	x.p.cfg.metrics.picked()
 	common, to := leading(at.to)
 	return common, to, nil
 }

@@ -178,10 +178,6 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 			}
 			return s.refuse(x, err)
 		}
-		if x.picked && !x.counted {
-			x.counted = true
-			s.cfg.metrics.picked()
-		}
 	}
 }
 
