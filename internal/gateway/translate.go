@@ -137,7 +137,7 @@ func (x *exchange) translate(e *route.Endpoint) bool {
 		}
 	}
 	if errors.Is(err, errPassed) {
-		x.way, x.toPath = direct, nil
+		x.toPath = nil // the way stays: only an engine that is asked the same way may take over
 		return false
 	}
 	if err != nil {
@@ -243,7 +243,7 @@ func (x *exchange) model(e *route.Endpoint) (*knownModel, error) {
 	meta, err := x.metadata(e)
 	k := &knownModel{meta: meta}
 	switch {
-	case errors.Is(err, errdef.ErrNotFound) || errors.Is(err, errdef.ErrUnsupported):
+	case errors.Is(err, errdef.ErrNotFound) || errors.Is(err, errdef.ErrUnsupported) || errors.Is(err, errdef.ErrInvalid):
 		if name != cmp.Or(x.target.ModelName, x.match.Service.Key.Name) {
 			return k, nil // clients make up names without end
 		}

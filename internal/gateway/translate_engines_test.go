@@ -140,3 +140,23 @@ func TestPairsAndClassesOverOpenAI(t *testing.T) {
 		t.Errorf("metadata over gRPC: %v, %v", got, err)
 	}
 }
+
+// TestWhatPassesGoesToAnotherReplica asks replicas of an engine of both kinds, one of which dies over each chat.
+func TestWhatPassesGoesToAnotherReplica(t *testing.T) {
+	healthy := answers(map[string]string{`/v3/chat/completions {"model":"served","messages":[]}`: `{"by":"the other"}`})
+	dying := func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/v2/") {
+			http.NotFound(w, r)
+			return
+		}
+		panic(http.ErrAbortHandler)
+	}
+	s := llm("ovms", "/v3", "served", route.Endpoint{Replica: "a", HTTP: engine(t, dying)}, route.Endpoint{Replica: "b", HTTP: engine(t, healthy)})
+	g := start(t, nil, speaking(s, "models=either", spec.V2))
+	for range 6 {
+		a := do(t, client(t), request(t, http.MethodPost, g.url("/v1/chat/completions"), `{"model":"ovms","messages":[]}`))
+		if a.StatusCode != 200 || !strings.Contains(a.body, "the other") {
+			t.Fatalf("%d %s", a.StatusCode, a.body)
+		}
+	}
+}

@@ -81,6 +81,10 @@ func TestOpenAIOverTensors(t *testing.T) {
 			_, _ = io.WriteString(w, `{"error":{"message":"the engine knows better","type":"x","param":null,"code":404}}`)
 			return
 		}
+		if strings.HasPrefix(r.URL.Path, "/v2/") {
+			http.Error(w, "no such model", http.StatusBadRequest)
+			return
+		}
 		http.NotFound(w, r)
 	})})
 	v1 := service("v1", route.Endpoint{HTTP: engine(t, func(w http.ResponseWriter, r *http.Request) {
