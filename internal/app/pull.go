@@ -60,9 +60,14 @@ func PullModel(ctx context.Context, p Pull) (err error) {
 	}
 	// The store stands within the directory, so that its files move by a change of name.
 	dir := filepath.Join(to, ".stationmaster-pull")
+	stores, from, err := p.stores()
+	if err != nil {
+		return err
+	}
+	defer stores.Close()
 	store, err := modelstore.Open(modelstore.Config{
-		Dir: dir, HTTP: modelstore.HTTPConfigFromEnv(os.Getenv), Logger: p.Logger,
-		OnProgress: progress(p.Logger), Sources: p.sources(),
+		Dir: dir, HTTP: httpOf(stores, from), Logger: p.Logger,
+		OnProgress: progress(p.Logger), Sources: bucketSources(stores, from),
 	})
 	if err != nil {
 		return fmt.Errorf("open model store: %w", err)
@@ -83,21 +88,41 @@ func PullModel(ctx context.Context, p Pull) (err error) {
 	return report(p.Report, PullReport{Models: []PulledModel{{URI: p.URI, Digest: digest, SizeBytes: size}}})
 }
 
-// sources are those that need credentials: they are in the secrets that are mounted, or in the
-// environment.
-func (p Pull) sources() map[string]modelstore.Source {
+// stores are those of buckets, and say where the credentials are: in the secrets that are mounted, or
+// in the environment.
+func (p Pull) stores() (*objectstore.Stores, func(string) objectstore.Source, error) {
 	mounted := objectstore.Mounted{Folders: os.DirFS(p.Secrets), Names: p.SecretNames, Settings: objectstore.SettingsFromEnv(os.Getenv)}
 	from := objectstore.Source{}
 	if len(p.SecretNames) > 0 {
 		from.ServiceAccount = "the pod's"
 	}
-	return bucketSources(objectstore.NewStores(mounted, ownCredentials), func(string) objectstore.Source { return from })
+	stores := objectstore.NewStores(mounted, ownCredentials)
+	if name := os.Getenv("AWS_CA_BUNDLE"); name != "" {
+		bundle, err := os.ReadFile(name)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%w: AWS_CA_BUNDLE: %w", errdef.ErrInvalid, err)
+		}
+		stores.Trust(string(bundle))
+	}
+	return stores, func(string) objectstore.Source { return from }, nil
 }
 
 // bucketSources are the model store's for buckets.
 func bucketSources(stores *objectstore.Stores, from func(namespace string) objectstore.Source) map[string]modelstore.Source {
 	source := buckets.Source{Stores: stores, From: from}
-	return map[string]modelstore.Source{objectstore.S3: source, buckets.Scheme: source}
+	return map[string]modelstore.Source{
+		objectstore.S3: source, objectstore.Google: source, objectstore.Azure: source, objectstore.Hub: source, buckets.Scheme: source,
+		"https://*" + objectstore.AzureHosts: source,
+	}
+}
+
+// httpOf is how models are downloaded, with the fields that a namespace's secrets have for a host.
+func httpOf(stores *objectstore.Stores, from func(namespace string) objectstore.Source) modelstore.HTTPConfig {
+	cfg := modelstore.HTTPConfigFromEnv(os.Getenv)
+	cfg.Headers = func(ctx context.Context, namespace, host string) (map[string]string, error) {
+		return stores.Fields(ctx, from(namespace), host)
+	}
+	return cfg
 }
 
 // place gives every file of a tree a second name below to, replacing what has its name, and

@@ -58,6 +58,19 @@ func (s secrets) Attached(ctx context.Context, namespace, serviceAccount string)
 	return names, nil
 }
 
+// ConfigMap implements objectstore.Secrets.
+func (s secrets) ConfigMap(ctx context.Context, namespace, name string) (map[string]string, error) {
+	c, err := s.client()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errdef.ErrUnavailable, err)
+	}
+	got, err := c.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("%w: read config map %s/%s: %w", kindOfAPI(err), namespace, name, err)
+	}
+	return got.Data, nil
+}
+
 func kindOfAPI(err error) error {
 	switch {
 	case apierrors.IsNotFound(err):

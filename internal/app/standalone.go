@@ -156,6 +156,12 @@ func (s *standalone) build() error {
 	return s.buildPlatform()
 }
 
+// ofDefault says that a namespace's credentials are in the secrets that its service account default
+// lists.
+func ofDefault(namespace string) objectstore.Source {
+	return objectstore.Source{Namespace: namespace, ServiceAccount: "default"}
+}
+
 func (s *standalone) buildPlatform() error {
 	cwd, err := os.Getwd()
 	if err != nil {
@@ -167,9 +173,7 @@ func (s *standalone) buildPlatform() error {
 	}
 	s.store, err = modelstore.Open(modelstore.Config{
 		Dir: filepath.Join(s.cfg.DataDir, "models"), PVCDir: filepath.Join(s.cfg.DataDir, "pvc"), Base: cwd, Logger: s.cfg.Logger,
-		Sources: bucketSources(s.stores, func(namespace string) objectstore.Source {
-			return objectstore.Source{Namespace: namespace, ServiceAccount: "default"}
-		}),
+		HTTP: httpOf(s.stores, ofDefault), Sources: bucketSources(s.stores, ofDefault),
 	})
 	if err != nil {
 		return fmt.Errorf("open model store: %w", err)

@@ -355,9 +355,12 @@ var podAnnotations = []string{
 	"serving.kserve.io/storageSecretName",
 	"serving.kserve.io/s3-endpoint", "serving.kserve.io/s3-region", "serving.kserve.io/s3-usehttps", "serving.kserve.io/s3-verifyssl",
 	"serving.kserve.io/s3-usevirtualbucket", "serving.kserve.io/s3-useaccelerate", "serving.kserve.io/s3-useanoncredential",
+	"serving.kserve.io/s3-cabundle", "serving.kserve.io/s3-cabundle-configmap",
 }
 
 const scrapedElsewhere = "nothing is added to pods; Prometheus finds the engines' metrics by /engines/targets of the admin port"
+
+const ofSecretAlone = "on one machine it counts on a secret that the service account default lists"
 
 const ofSecrets = "on one machine it counts on a secret that the service account default lists, or as a variable of the environment"
 
@@ -375,8 +378,8 @@ var annotations = map[string]string{
 	"serving.kserve.io/s3-usevirtualbucket":         ofSecrets,
 	"serving.kserve.io/s3-useaccelerate":            ofSecrets,
 	"serving.kserve.io/s3-useanoncredential":        ofSecrets,
-	"serving.kserve.io/s3-cabundle":                 "a bundle of its own isn't there yet; give it as certificate in an entry of the secret storage-config",
-	"serving.kserve.io/s3-cabundle-configmap":       "a bundle of its own isn't there yet; give it as certificate in an entry of the secret storage-config",
+	"serving.kserve.io/s3-cabundle":                 ofSecretAlone,
+	"serving.kserve.io/s3-cabundle-configmap":       ofSecretAlone,
 	"serving.kserve.io/nodegroup":                   "a model cache over nodes isn't there yet",
 	"serving.kserve.io/disable-localmodel":          "a model cache over nodes isn't there yet",
 	"serving.kserve.io/gke-accelerator":             "on a cluster name the accelerator in nodeSelector; on one machine there is nothing to schedule",

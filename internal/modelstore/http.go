@@ -36,6 +36,9 @@ type HTTPConfig struct {
 	Retries int
 	// Backoff is the wait before the first retry; it doubles up to 30 s. Zero means 500 ms.
 	Backoff time.Duration
+	// Headers returns fields that go to a host, "name" or "name:port", with the requests of a
+	// namespace; they don't follow redirects to another. Nil means none.
+	Headers func(ctx context.Context, namespace, host string) (map[string]string, error)
 	// MaxRedirects bounds the hops of one request; zero means 5.
 	MaxRedirects int
 }
@@ -108,11 +111,20 @@ func (h *httpSource) redirect(req *http.Request, via []*http.Request) error {
 	if len(via) > h.cfg.MaxRedirects {
 		return fmt.Errorf("%w: more than %d redirects", errdef.ErrInvalid, h.cfg.MaxRedirects)
 	}
+	if req.URL.Host != via[0].URL.Host {
+		names, _ := via[0].Context().Value(fieldsKey{}).(map[string]string)
+		for name := range names {
+			req.Header.Del(name)
+		}
+	}
 	if via[len(via)-1].URL.Scheme == "https" && req.URL.Scheme != "https" {
 		return fmt.Errorf("%w: the server redirects from https to %s", errdef.ErrDenied, req.URL.Scheme)
 	}
 	return nil
 }
+
+// fieldsKey is that of a request's context for the fields that are for its first host alone.
+type fieldsKey struct{}
 
 // Read implements Source.
 func (h *httpSource) Read(ctx context.Context, req Request, s *Sink) error {
@@ -122,6 +134,15 @@ func (h *httpSource) Read(ctx context.Context, req Request, s *Sink) error {
 	}
 	u.Fragment = ""
 	d := &download{h: h, ctx: ctx, url: u, total: -1}
+	if h.cfg.Headers != nil {
+		fields, err := h.cfg.Headers(ctx, req.Namespace, u.Host)
+		if err != nil {
+			return fmt.Errorf("the fields for the host %s: %w", u.Host, err)
+		}
+		if len(fields) > 0 {
+			d.fields, d.ctx = fields, context.WithValue(ctx, fieldsKey{}, fields)
+		}
+	}
 	defer d.close()
 	resp, err := d.open(req.Last) //nolint:bodyclose // d.close does it
 	if err != nil {
@@ -189,6 +210,8 @@ type download struct {
 	h   *httpSource
 	ctx context.Context //nolint:containedctx // io.Reader has no place for it, and a download lives for one call.
 	url *url.URL
+	// fields go to the URL's host.
+	fields map[string]string
 
 	body     io.ReadCloser
 	bodyCtx  context.Context //nolint:containedctx // as ctx; its cause says why a body ended.
@@ -335,6 +358,9 @@ func (d *download) once(header http.Header) (*http.Response, time.Duration, erro
 	}
 	req.Header = header.Clone()
 	req.Header.Set("User-Agent", "stationmaster")
+	for name, value := range d.fields {
+		req.Header.Set(name, value)
+	}
 	resp, err := d.h.client.Do(req)
 	if err != nil {
 		cancel(nil)

@@ -35,7 +35,8 @@ type Config struct {
 	Limits Limits
 	// Parallel is how many models may be fetched at once; further ones wait. Zero means 4.
 	Parallel int
-	// Sources add schemes, or take over those built in, by their name without "://".
+	// Sources add schemes, or take over those built in, by their name without "://". One such as
+	// "https://*.blob.example" takes over the hosts of a scheme that end so.
 	Sources map[string]Source
 	// OnProgress, when set, is told of bytes as they come: about each MiB, from the goroutine
 	// that fetches, so it must be quick. Several may call at once.
@@ -238,22 +239,28 @@ func (s *Store) Fetch(ctx context.Context, namespace, uri, digest string) (path,
 
 // source finds who reads a URI.
 func (s *Store) source(uri string) (Source, error) {
-	scheme, _, has := strings.Cut(uri, "://")
+	scheme, rest, has := strings.Cut(uri, "://")
 	if !has {
 		scheme = ""
+	}
+	host, _, _ := strings.Cut(rest, "/")
+	for pattern, src := range s.sources {
+		if end, ok := strings.CutPrefix(pattern, strings.ToLower(scheme)+"://*"); ok && strings.HasSuffix(strings.ToLower(host), end) {
+			return src, nil
+		}
 	}
 	if src, ok := s.sources[strings.ToLower(scheme)]; ok {
 		return src, nil
 	}
 	var known []string
 	for k := range s.sources {
-		if k != "" {
+		if k != "" && !strings.Contains(k, "://") {
 			known = append(known, k+"://")
 		}
 	}
 	slices.Sort(known)
 	return nil, errdef.Terminal(fmt.Errorf(
-		"%w: the scheme %s:// of %s: the store reads %s and plain paths; others (gs, hf, oci, Azure, hdfs) aren't supported yet, so bring the model to one of these",
+		"%w: the scheme %s:// of %s: the store reads %s and plain paths; others (oci, hdfs, webhdfs) aren't read, so bring the model to one of these",
 		errdef.ErrUnsupported, scheme, mask(uri), strings.Join(known, ", ")))
 }
 

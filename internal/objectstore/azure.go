@@ -6,6 +6,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -35,6 +36,8 @@ type AzureCredentials struct {
 	Endpoint string
 	// Authority is where applications get tokens; empty for login.microsoftonline.com.
 	Authority string
+	// Anonymous proves nothing, for containers that anybody may read.
+	Anonymous bool
 }
 
 type azureBucket struct {
@@ -42,7 +45,7 @@ type azureBucket struct {
 	container *url.URL
 	account   string
 	key       []byte             // nil where tokens are used
-	tokens    oauth2.TokenSource // nil where the key is used
+	tokens    oauth2.TokenSource // nil where the key is used, or nothing is proved
 	now       func() time.Time
 }
 
@@ -65,6 +68,7 @@ func openAzure(p Place, c Credentials) (Bucket, error) {
 	}
 	b.container = under(service, p.Bucket)
 	switch {
+	case cred.Anonymous:
 	case cred.AccessKey != "":
 		if b.key, err = base64.StdEncoding.DecodeString(cred.AccessKey); err != nil || b.account == "" {
 			return nil, errdef.New(errdef.ErrInvalid, "AZURE_STORAGE_ACCESS_KEY has to be base64, and AZURE_ACCOUNT_NAME has to say whose it is")
@@ -127,8 +131,12 @@ func (b *azureBucket) sign(r *http.Request, size int) {
 	}
 	slices.Sort(fields)
 	// Encoding, language, length, MD5, type, date, the four conditions, and range.
-	text := strings.Join([]string{r.Method, "", "", length, "", r.Header.Get("Content-Type"), "", "", "", "", "", "", ""}, "\n") +
+	text := strings.Join([]string{r.Method, "", "", length, "", r.Header.Get("Content-Type"), "", "", r.Header.Get("If-Match"), "", "", "", ""}, "\n") +
 		strings.Join(fields, "") + "/" + b.account + r.URL.EscapedPath()
+	query := r.URL.Query()
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		text += "\n" + strings.ToLower(name) + ":" + strings.Join(query[name], ",")
+	}
 	h := hmac.New(sha256.New, b.key)
 	h.Write([]byte(text))
 	r.Header.Set("Authorization", "SharedKey "+b.account+":"+base64.StdEncoding.EncodeToString(h.Sum(nil)))

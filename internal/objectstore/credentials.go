@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"path"
 	"strconv"
 	"strings"
 
@@ -16,6 +17,7 @@ type Credentials struct {
 	S3     *S3Credentials
 	Google *GoogleCredentials
 	Azure  *AzureCredentials
+	Hub    *HubCredentials
 }
 
 // LogValue implements slog.LogValuer: credentials never reach a log.
@@ -30,6 +32,8 @@ func (c Credentials) fits(scheme string) bool {
 		return c.Google != nil
 	case Azure:
 		return c.Azure != nil
+	case Hub:
+		return c.Hub != nil
 	}
 	return false
 }
@@ -86,6 +90,7 @@ func FromSecret(s Secret) Credentials {
 			Accelerate:  truth(said("s3-useaccelerate", "S3_USE_ACCELERATE"), false),
 			Anonymous:   truth(said("s3-useanoncredential", "awsAnonymousCredential"), false),
 			Insecure:    !truth(said("s3-verifyssl", "S3_VERIFY_SSL"), true),
+			CAConfigMap: s.Annotations["serving.kserve.io/s3-cabundle-configmap"], CAKey: caKey(s.Annotations["serving.kserve.io/s3-cabundle"]),
 		}}
 	}
 	switch {
@@ -93,8 +98,18 @@ func FromSecret(s Secret) Credentials {
 		return Credentials{Google: &GoogleCredentials{File: file}}
 	case data("AZ_CLIENT_ID", "AZURE_CLIENT_ID", "AZURE_ACCESS_TOKEN", "AZURE_STORAGE_ACCESS_KEY") != "":
 		return Credentials{Azure: azureFrom(data)}
+	case data("HF_TOKEN") != "":
+		return Credentials{Hub: &HubCredentials{Token: data("HF_TOKEN"), Endpoint: data("HF_ENDPOINT")}}
 	}
 	return Credentials{}
+}
+
+// caKey is the key of a config map that a bundle's path in KServe's container stands for; empty for none.
+func caKey(at string) string {
+	if at = strings.TrimSpace(at); at == "" {
+		return ""
+	}
+	return path.Base(at)
 }
 
 func azureFrom(value func(names ...string) string) *AzureCredentials {
@@ -119,6 +134,8 @@ func FromEntry(entry []byte) (Credentials, error) {
 		Anonymous       string `json:"anonymous"`
 		VerifySSL       string `json:"verify_ssl"`
 		Certificate     string `json:"certificate"`
+		CABundle        string `json:"ca_bundle"`
+		CAConfigMap     string `json:"cabundle_configmap"`
 	}
 	if json.Unmarshal(entry, &e) != nil {
 		return Credentials{}, errdef.New(errdef.ErrInvalid, "it is no JSON object of strings")
@@ -129,12 +146,14 @@ func FromEntry(entry []byte) (Credentials, error) {
 	return Credentials{S3: &S3Credentials{
 		AccessKey: e.AccessKeyID, SecretKey: e.SecretAccessKey, SessionToken: e.SessionToken, Region: e.Region, Endpoint: e.EndpointURL,
 		Anonymous: truth(e.Anonymous, false), Insecure: !truth(e.VerifySSL, true), CABundle: e.Certificate,
+		CAConfigMap: e.CAConfigMap, CAKey: caKey(e.CABundle),
 	}}, nil
 }
 
 // FromEnv reads credentials for a scheme from the environment, by the names that the stores' own
 // tools have; empty where they aren't there. readFile reads the file that
-// GOOGLE_APPLICATION_CREDENTIALS names, and its errors come back.
+// GOOGLE_APPLICATION_CREDENTIALS names, that of AWS_CA_BUNDLE, and the token of
+// AWS_WEB_IDENTITY_TOKEN_FILE each time that one is needed; its errors come back.
 func FromEnv(scheme string, getenv func(string) string, readFile func(string) ([]byte, error)) (Credentials, error) {
 	value := func(names ...string) string {
 		for _, name := range names {
@@ -153,7 +172,20 @@ func FromEnv(scheme string, getenv func(string) string, readFile func(string) ([
 			VirtualHost: value("S3_USER_VIRTUAL_BUCKET"), Accelerate: truth(value("S3_USE_ACCELERATE"), false),
 			Anonymous: truth(value("awsAnonymousCredential"), false), Insecure: !truth(value("S3_VERIFY_SSL"), true),
 		}
-		if c.SecretKey != "" || c.Anonymous {
+		if name := value("AWS_CA_BUNDLE"); name != "" {
+			bundle, err := readFile(name)
+			if err != nil {
+				return Credentials{}, fmt.Errorf("%w: AWS_CA_BUNDLE: %w", errdef.ErrInvalid, err)
+			}
+			c.CABundle = string(bundle)
+		}
+		if role, file := value("AWS_ROLE_ARN"), value("AWS_WEB_IDENTITY_TOKEN_FILE"); role != "" && file != "" && c.SecretKey == "" && !c.Anonymous {
+			c.Role = &WebIdentity{
+				Role: role, Session: value("AWS_ROLE_SESSION_NAME"), Endpoint: value("AWS_ENDPOINT_URL_STS"),
+				Token: func() ([]byte, error) { return readFile(file) },
+			}
+		}
+		if c.SecretKey != "" || c.Anonymous || c.Role != nil {
 			return Credentials{S3: &c}, nil
 		}
 	case Google:
@@ -173,6 +205,10 @@ func FromEnv(scheme string, getenv func(string) string, readFile func(string) ([
 	case Azure:
 		if c := azureFrom(value); c.AccessKey != "" || c.Token != "" || c.ClientID != "" {
 			return Credentials{Azure: c}, nil
+		}
+	case Hub:
+		if c := (HubCredentials{Token: value("HF_TOKEN"), Endpoint: value("HF_ENDPOINT")}); c != (HubCredentials{}) {
+			return Credentials{Hub: &c}, nil
 		}
 	}
 	return Credentials{}, nil

@@ -66,6 +66,11 @@ func (m Mounted) Secret(_ context.Context, _, name string) (Secret, error) {
 // Attached implements Secrets: whoever mounted the secrets knew which.
 func (m Mounted) Attached(context.Context, string, string) ([]string, error) { return m.Names, nil }
 
+// ConfigMap implements Secrets: none is mounted but the file that the environment names.
+func (m Mounted) ConfigMap(_ context.Context, _, name string) (map[string]string, error) {
+	return nil, fmt.Errorf("%w: the config map %s: name it by the annotation serving.kserve.io/s3-cabundle-configmap of the service or its service account", errdef.ErrUnsupported, name)
+}
+
 // settings are the names, in a secret's data or an environment, of how a store is reached; those of
 // the keys themselves aren't among them.
 var settings = []string{

@@ -1,5 +1,5 @@
 // Package objectstore writes objects to buckets of S3, Google Cloud Storage and Azure Blob
-// Storage, and reads those of S3, with credentials as KServe keeps them in a namespace's secrets.
+// Storage, and reads them, with credentials as KServe keeps them in a namespace's secrets.
 package objectstore
 
 import (
@@ -32,19 +32,37 @@ type Place struct {
 	Bucket string
 	// Prefix is the folder, without a slash at either end; empty for the bucket itself.
 	Prefix string
+	// Revision is a hub's branch, tag or commit; empty for its main one.
+	Revision string
 	// Account is Azure's storage account where the address names one, as in
 	// abfs://container@account.dfs.core.windows.net/folder; else empty.
 	Account string
 }
 
-// ParsePlace reads an address such as s3://bucket/folder. An error is of errdef.ErrInvalid or, for
+// AzureHosts is how the hosts of Azure's storage accounts end; their addresses are KServe's for Azure.
+const AzureHosts = ".blob.core.windows.net"
+
+// ParsePlace reads an address such as s3://bucket/folder, or Azure's own
+// https://account.blob.core.windows.net/container/folder. An error is of errdef.ErrInvalid or, for
 // another scheme, errdef.ErrUnsupported, and says what is wrong.
 func ParsePlace(address string) (Place, error) {
+	if strings.HasPrefix(address, Hub+"://") {
+		return parseHub(address) // a revision is no port
+	}
 	u, err := url.Parse(address)
 	if err != nil {
 		return Place{}, errdef.New(errdef.ErrInvalid, "this is no address: "+err.Error())
 	}
 	p := Place{Scheme: u.Scheme, Bucket: u.Host, Prefix: strings.Trim(u.Path, "/")}
+	if account, ok := strings.CutSuffix(u.Hostname(), AzureHosts); ok && u.Scheme == "https" {
+		// Accounts with zones of their own have more than one part.
+		p.Scheme, p.Account = Azure, account
+		p.Bucket, p.Prefix, _ = strings.Cut(p.Prefix, "/")
+		if p.Bucket == "" {
+			return Place{}, errdef.New(errdef.ErrInvalid, "the address names no container: write https://"+u.Host+"/container/folder")
+		}
+		return p, nil
+	}
 	switch u.Scheme {
 	case S3, Google:
 	case Azure:
@@ -81,6 +99,8 @@ func Open(p Place, c Credentials) (Bucket, error) {
 		return openGoogle(p.Bucket, c)
 	case Azure:
 		return openAzure(p, c)
+	case Hub:
+		return openHub(p, c)
 	}
 	return nil, errdef.New(errdef.ErrUnsupported, "objects aren't written to "+p.Scheme+"://")
 }

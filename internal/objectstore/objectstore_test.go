@@ -375,7 +375,8 @@ func TestCredentialsAreReadAsKServeHasThem(t *testing.T) {
 			Credentials{Azure: &AzureCredentials{ClientID: "i", ClientSecret: "s", Tenant: "t", Account: "acc"}},
 		},
 		"abfs, a key":    {Secret{Data: data("AZURE_STORAGE_ACCESS_KEY", "k")}, Credentials{Azure: &AzureCredentials{AccessKey: "k"}}},
-		"something else": {Secret{Data: data("HF_TOKEN", "x")}, Credentials{}},
+		"a hub":          {Secret{Data: data("HF_TOKEN", "x", "HF_ENDPOINT", "https://hub")}, Credentials{Hub: &HubCredentials{Token: "x", Endpoint: "https://hub"}}},
+		"something else": {Secret{Data: data("MODELSCOPE_API_TOKEN", "x")}, Credentials{}},
 	} {
 		if diff := cmp.Diff(tc.want, FromSecret(tc.secret)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -429,6 +430,7 @@ type namespace struct {
 	mu       sync.Mutex
 	secrets  map[string]Secret
 	accounts map[string][]string
+	maps     map[string]map[string]string
 	denied   map[string]bool
 	down     bool
 	reads    int
@@ -448,6 +450,13 @@ func (n *namespace) Secret(_ context.Context, _, name string) (Secret, error) {
 		return Secret{}, errdef.ErrNotFound
 	}
 	return s, nil
+}
+
+func (n *namespace) ConfigMap(_ context.Context, _, name string) (map[string]string, error) {
+	if m, ok := n.maps[name]; ok {
+		return m, nil
+	}
+	return nil, errdef.ErrNotFound
 }
 
 func (n *namespace) Attached(_ context.Context, _, account string) ([]string, error) {

@@ -35,14 +35,21 @@ type Reader interface {
 	Close()
 }
 
-// Reader opens a place's bucket for reading, with the credentials that the source names. Errors are
-// those of Open, errdef.ErrDenied where there are no credentials, and errdef.ErrUnsupported for
-// stores that aren't read from.
+// Reader opens a place's bucket for reading, with the credentials that the source names. Where there
+// are none, one of Google, Azure or a hub is read as anybody may, as KServe's own does. Errors are those of
+// Open, and errdef.ErrDenied where there are no credentials for S3.
 func (s *Stores) Reader(ctx context.Context, p Place, from Source) (Reader, error) {
-	if p.Scheme != S3 {
-		return nil, errdef.New(errdef.ErrUnsupported, "objects aren't read from "+p.Scheme+"://")
-	}
 	bucket, err := s.resolve(ctx, p, from)
+	if errors.Is(err, errdef.ErrDenied) {
+		switch p.Scheme {
+		case Hub:
+			bucket, err = Open(p, Credentials{})
+		case Google:
+			bucket, err = Open(p, Credentials{Google: &GoogleCredentials{Endpoint: from.Endpoint}})
+		case Azure:
+			bucket, err = Open(p, Credentials{Azure: &AzureCredentials{Anonymous: true, Endpoint: from.Endpoint}})
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -132,8 +139,8 @@ func (b *s3Bucket) get(ctx context.Context, key, query string, header http.Heade
 	for name, values := range header {
 		r.Header[name] = values
 	}
-	if !b.cred.Anonymous {
-		b.cred.sign(r, b.now())
+	if err := b.prove(r); err != nil {
+		return nil, err
 	}
 	resp, err := b.client.Do(r)
 	if err != nil {
@@ -142,16 +149,7 @@ func (b *s3Bucket) get(ctx context.Context, key, query string, header http.Heade
 		}
 		return nil, fmt.Errorf("%w: %w", errdef.ErrUnavailable, bare(err))
 	}
-	if resp.StatusCode/100 == 2 {
-		return resp, nil
-	}
-	said, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	_ = resp.Body.Close()
-	kind := kindOf(resp.StatusCode)
-	if resp.StatusCode == http.StatusPreconditionFailed {
-		kind = errdef.ErrConflict
-	}
-	return nil, fmt.Errorf("%w: the store answered %s%s", kind, resp.Status, code(said))
+	return checked(resp)
 }
 
 // code is what a store says is wrong, without what may be secret.

@@ -18,6 +18,8 @@ type Secrets interface {
 	Secret(ctx context.Context, namespace, name string) (Secret, error)
 	// Attached returns the names of the secrets that a service account lists.
 	Attached(ctx context.Context, namespace, serviceAccount string) ([]string, error)
+	// ConfigMap returns a config map's data.
+	ConfigMap(ctx context.Context, namespace, name string) (map[string]string, error)
 }
 
 // Source says where a place's credentials are. They are the first that are found and fit: in
@@ -32,6 +34,9 @@ type Source struct {
 // storageConfig is the secret of a namespace that KServe's storage.key names entries of.
 const storageConfig = "storage-config"
 
+// caDefault is the key of certificates in a config map (KServe's).
+const caDefault = "cabundle.crt"
+
 // keptFor is how long a bucket is used with the credentials that were read.
 const keptFor = time.Minute
 
@@ -41,6 +46,8 @@ type Stores struct {
 	secrets Secrets
 	// fallback gives credentials where a namespace has none; nil for none.
 	fallback func(scheme string) (Credentials, error)
+	// trusted are certificates, as PEM, for all stores of S3's kind; empty for none.
+	trusted string
 
 	mu   sync.Mutex
 	open map[opened]*kept
@@ -64,6 +71,10 @@ type kept struct {
 func NewStores(secrets Secrets, fallback func(scheme string) (Credentials, error)) *Stores {
 	return &Stores{secrets: secrets, fallback: fallback, open: map[opened]*kept{}}
 }
+
+// Trust has it believe certificates, as PEM, of every store of S3's kind, in place of those in config
+// maps that credentials name: whoever gives them has looked there. It is for before the first use.
+func (s *Stores) Trust(certificates string) { s.trusted = certificates }
 
 // Put writes an object to a place's bucket, under the whole key, with the credentials that the
 // source names. Errors are those of Bucket.Put, and errdef.ErrDenied where there are no credentials.
@@ -132,7 +143,24 @@ func (s *Stores) resolve(ctx context.Context, p Place, from Source) (Bucket, err
 	if err != nil {
 		return nil, err
 	}
-	return Open(p, c.overridden(from.Region, from.Endpoint))
+	c = c.overridden(from.Region, from.Endpoint)
+	switch {
+	case c.S3 == nil:
+	case s.trusted != "":
+		c.S3.CABundle += "\n" + s.trusted // overridden made a copy
+	case c.S3.CAConfigMap != "":
+		data, err := s.secrets.ConfigMap(ctx, from.Namespace, c.S3.CAConfigMap)
+		if err != nil {
+			return nil, fmt.Errorf("the certificates of the store: %w", err)
+		}
+		key := cmp.Or(c.S3.CAKey, caDefault)
+		bundle, has := data[key]
+		if !has {
+			return nil, errdef.New(errdef.ErrInvalid, fmt.Sprintf("the config map %s has no key %s with the certificates of the store", c.S3.CAConfigMap, key))
+		}
+		c.S3.CABundle += "\n" + bundle
+	}
+	return Open(p, c)
 }
 
 // credentials looks in the places that a source names, one after the other.

@@ -29,14 +29,21 @@ type S3Credentials struct {
 	Accelerate bool
 	// Anonymous signs nothing.
 	Anonymous bool
+	// Role, where it isn't nil, gives the keys instead.
+	Role *WebIdentity
 	// Insecure believes any certificate; CABundle is PEM, trusted beside the system's.
 	Insecure bool
 	CABundle string
+	// CAConfigMap is a config map of the namespace that holds more of them, under CAKey; that is
+	// empty for cabundle.crt.
+	CAConfigMap, CAKey string
 }
 
 type s3Bucket struct {
 	client *http.Client
 	cred   S3Credentials
+	// session has the keys of a role; nil where cred has them.
+	session *session
 	// bucket is the address of the bucket.
 	bucket *url.URL
 	now    func() time.Time
@@ -47,7 +54,7 @@ func openS3(bucket string, c Credentials) (Bucket, error) {
 	if cred == nil {
 		return nil, errdef.New(errdef.ErrInvalid, "there are no credentials for s3")
 	}
-	if !cred.Anonymous && (cred.AccessKey == "" || cred.SecretKey == "") {
+	if !cred.Anonymous && cred.Role == nil && (cred.AccessKey == "" || cred.SecretKey == "") {
 		return nil, errdef.New(errdef.ErrInvalid, "the credentials for s3 lack the access key or its secret")
 	}
 	client, err := newClient(cred.CABundle, !cred.Insecure)
@@ -56,6 +63,11 @@ func openS3(bucket string, c Credentials) (Bucket, error) {
 	}
 	b := &s3Bucket{client: client, cred: *cred, now: time.Now}
 	b.cred.Region = cmp.Or(cred.Region, "us-east-1")
+	if cred.Role != nil {
+		if b.session, err = newSession(client, *cred.Role, b.cred.Region); err != nil {
+			return nil, err
+		}
+	}
 	host := "s3." + b.cred.Region + ".amazonaws.com"
 	if cred.Accelerate {
 		host = "s3-accelerate.amazonaws.com"
@@ -91,10 +103,27 @@ func (b *s3Bucket) Put(ctx context.Context, key, contentType string, data []byte
 	r.Header.Set("Content-Type", contentType)
 	sum := sha256.Sum256(data)
 	r.Header.Set("X-Amz-Content-Sha256", hex.EncodeToString(sum[:]))
-	if !b.cred.Anonymous {
-		b.cred.sign(r, b.now())
+	if err := b.prove(r); err != nil {
+		return err
 	}
 	return send(b.client, r, data)
+}
+
+// prove signs a request, unless that is anonymous.
+func (b *s3Bucket) prove(r *http.Request) error {
+	cred := b.cred
+	if cred.Anonymous {
+		return nil
+	}
+	if b.session != nil {
+		keys, err := b.session.current(r.Context())
+		if err != nil {
+			return err
+		}
+		cred.AccessKey, cred.SecretKey, cred.SessionToken = keys.AccessKey, keys.SecretKey, keys.SessionToken
+	}
+	cred.sign(r, b.now())
+	return nil
 }
 
 // sign adds the signature, version 4, that the request's fields and its X-Amz-Content-Sha256 need

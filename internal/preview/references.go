@@ -45,6 +45,8 @@ func (s *sight) references(ctx context.Context, is *v1beta1.InferenceService, c 
 		u, err := url.Parse(m.URI)
 		switch {
 		case err != nil:
+		case !s.reads(u.Scheme):
+			s.say("%s: nobody reads models of %s://: bring it to https://, s3://, gs://, abfs://, hf:// or pvc://%s", at, u.Scheme, s.orImage())
 		case u.Scheme == "pvc":
 			refs = append(refs, reference{kind: kindClaim, name: u.Host})
 		case u.Scheme == manifest.StorageScheme:
@@ -67,6 +69,20 @@ func (s *sight) references(ctx context.Context, is *v1beta1.InferenceService, c 
 		}
 	}
 	return nil
+}
+
+// reads says whether models of a scheme are fetched, or mounted.
+func (s *sight) reads(scheme string) bool {
+	both := []string{"https", "http", "s3", "gs", "abfs", "hf", "pvc", "file", "", manifest.StorageScheme}
+	return slices.Contains(both, scheme) || !s.OneMachine && (scheme == "oci" || scheme == "oci+native")
+}
+
+// orImage names what is there on a cluster beside.
+func (s *sight) orImage() string {
+	if s.OneMachine {
+		return ""
+	}
+	return ", or make an image of it for oci://"
 }
 
 // referred returns what a pod names and isn't optional. Volumes that one machine doesn't have are

@@ -32,7 +32,8 @@ type Stores interface {
 // type, bucket, region and endpoint_url in the query where these go before what the entry says.
 const Scheme = "storage"
 
-// Source reads models of s3://bucket/key: the object of that key, or all below it as a directory.
+// Source reads models of s3://bucket/key, and so of gs://, of Azure's abfs:// and https:// addresses,
+// and of hf:// (objectstore.ParsePlace): the object of that key, or all below it as a directory.
 // A model that is one archive is unpacked. URIs of Scheme lead to such a place as well. It is safe
 // for concurrent use.
 type Source struct {

@@ -1,14 +1,18 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"net/url"
 	"path"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -45,15 +49,48 @@ var storeSettings = []struct{ annotation, variable string }{
 	{"serving.kserve.io/s3-useanoncredential", "awsAnonymousCredential"},
 }
 
+// Annotations of KServe and of Amazon that lead to certificates and to a role.
+const (
+	caConfigMap = "serving.kserve.io/s3-cabundle-configmap"
+	caPath      = "serving.kserve.io/s3-cabundle"
+	roleARN     = "eks.amazonaws.com/role-arn"
+	roleTokens  = "eks.amazonaws.com/audience"
+	roleSTS     = "eks.amazonaws.com/sts-endpoint"
+)
+
+const (
+	// caVolume and caDir are where a puller finds the certificates of stores, caKey their key.
+	caVolume = "stationmaster-ca"
+	caDir    = "/etc/ssl/custom-certs"
+	caKey    = "cabundle.crt"
+	// roleVolume and roleDir are where it finds the token that it takes a role with.
+	roleVolume = "stationmaster-role-token"
+	roleDir    = "/var/run/secrets/stationmaster/role"
+	// roleAudience is whom the token is for, and roleSeconds for how long.
+	roleAudience = "sts.amazonaws.com"
+	roleSeconds  = 3600
+)
+
 // credentials are what a revision's pullers get: secrets by name, which the kubelet mounts, and
 // variables. Nobody but the kubelet reads a secret.
 type credentials struct {
 	secrets []string
-	env     []corev1.EnvVar
+	// env is for buckets of S3's kind.
+	env []corev1.EnvVar
+	// ca is a config map with certificates of stores, under caKey; empty for none.
+	ca, caKey string
+	// audience is whom the token of a role is for; empty without a role.
+	audience string
 }
 
-// withCredentials reports whether a model may need some: a bucket's.
+// withCredentials reports whether a model may need some: what isn't of the pod's own.
 func withCredentials(uri string) bool {
+	scheme, _, _ := strings.Cut(uri, "://")
+	return slices.Contains([]string{"s3", "gs", "abfs", "hf", "https", "http", manifest.StorageScheme}, strings.ToLower(scheme))
+}
+
+// ofS3 reports whether a model is in a bucket of S3's kind.
+func ofS3(uri string) bool {
 	return strings.HasPrefix(uri, "s3://") || strings.HasPrefix(uri, manifest.StorageScheme+"://")
 }
 
@@ -68,12 +105,45 @@ func (p *Platform) credentialsOf(ctx context.Context, m *member) (credentials, e
 	if name == "" {
 		name = defaultAccount
 	}
-	var account corev1.ServiceAccount
-	err := p.client.Get(ctx, client.ObjectKey{Namespace: m.revision.Namespace, Name: name}, &account)
-	if client.IgnoreNotFound(err) != nil {
-		return credentials{}, fmt.Errorf("read service account %s/%s: %w", m.revision.Namespace, name, kindOf(err))
+	account, err := p.accounts.get(ctx, p.client, client.ObjectKey{Namespace: m.revision.Namespace, Name: name}, time.Now())
+	if err != nil {
+		return credentials{}, err
 	}
-	return credentialsFrom(template, &account), nil
+	return credentialsFrom(template, account), nil
+}
+
+// accounts keeps service accounts for a moment: many services of a namespace are applied at once and
+// most have the same. The zero value is ready.
+type accounts struct {
+	mu   sync.Mutex
+	read map[client.ObjectKey]readAccount
+}
+
+type readAccount struct {
+	account *corev1.ServiceAccount
+	until   time.Time
+}
+
+// accountKept is how long a service account is taken to be what it was.
+const accountKept = 2 * time.Second
+
+// get returns a service account, an empty one where there is none; it isn't to be changed.
+func (a *accounts) get(ctx context.Context, api client.Reader, key client.ObjectKey, now time.Time) (*corev1.ServiceAccount, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if have, ok := a.read[key]; ok && now.Before(have.until) {
+		return have.account, nil
+	}
+	account := &corev1.ServiceAccount{}
+	if err := api.Get(ctx, key, account); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("read service account %s: %w", key, kindOf(err))
+	}
+	maps.DeleteFunc(a.read, func(_ client.ObjectKey, old readAccount) bool { return !now.Before(old.until) })
+	if a.read == nil {
+		a.read = map[client.ObjectKey]readAccount{}
+	}
+	a.read[key] = readAccount{account, now.Add(accountKept)}
+	return account, nil
 }
 
 // credentialsFrom makes credentials of what a pod template and its service account say. Secrets
@@ -92,14 +162,32 @@ func credentialsFrom(template *corev1.PodTemplateSpec, account *corev1.ServiceAc
 			}
 		}
 	}
-	for _, s := range storeSettings {
-		value, ok := template.Annotations[s.annotation]
-		if !ok {
-			value = account.Annotations[s.annotation]
+	said := func(annotation string) string {
+		if value, ok := template.Annotations[annotation]; ok {
+			return value
 		}
+		return account.Annotations[annotation]
+	}
+	set := func(name, value string) {
 		if value != "" {
-			out.env = append(out.env, corev1.EnvVar{Name: s.variable, Value: strings.ReplaceAll(value, "$(", "$$(")})
+			out.env = append(out.env, corev1.EnvVar{Name: name, Value: strings.ReplaceAll(value, "$(", "$$(")})
 		}
+	}
+	for _, s := range storeSettings {
+		set(s.variable, said(s.annotation))
+	}
+	if out.ca = said(caConfigMap); out.ca != "" {
+		out.caKey = caKey
+		if at := said(caPath); at != "" { // KServe's is a path in the container
+			out.caKey = path.Base(at)
+		}
+	}
+	// A role is the account's: a service can't take another's by saying so.
+	if role := account.Annotations[roleARN]; role != "" {
+		set("AWS_ROLE_ARN", role)
+		set("AWS_WEB_IDENTITY_TOKEN_FILE", path.Join(roleDir, "token"))
+		set("AWS_ENDPOINT_URL_STS", account.Annotations[roleSTS])
+		out.audience = cmp.Or(account.Annotations[roleTokens], roleAudience)
 	}
 	return out
 }
@@ -107,9 +195,13 @@ func credentialsFrom(template *corev1.PodTemplateSpec, account *corev1.ServiceAc
 // give hands credentials to a puller whose model may need them. A secret that isn't there keeps no
 // pod from starting: the puller says which it looked for.
 func (c credentials) give(pod *corev1.PodSpec, puller *corev1.Container) {
-	puller.Env = append(puller.Env, c.env...)
-	mounts := len(puller.VolumeMounts)
 	uri := puller.Args[len(puller.Args)-1]
+	if ofS3(uri) {
+		puller.Env = append(puller.Env, c.env...)
+		c.giveRole(pod, puller)
+	}
+	c.giveCertificates(pod, puller)
+	mounts := len(puller.VolumeMounts)
 	args := slices.Clone(puller.Args[:len(puller.Args)-1])
 	for i, name := range c.secrets {
 		mountSecret(pod, puller, numbered(secretVolume, i), corev1.SecretVolumeSource{SecretName: name})
@@ -126,17 +218,48 @@ func (c credentials) give(pod *corev1.PodSpec, puller *corev1.Container) {
 	puller.Args = slices.Concat(args, []string{uri})
 }
 
+// giveCertificates mounts the config map with certificates of stores, whatever the scheme. The pod
+// doesn't start before it is there.
+func (c credentials) giveCertificates(pod *corev1.PodSpec, puller *corev1.Container) {
+	if c.ca == "" {
+		return
+	}
+	at := path.Join(caDir, caKey)
+	addVolume(pod, caVolume, corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+		LocalObjectReference: corev1.LocalObjectReference{Name: c.ca}, Items: []corev1.KeyToPath{{Key: c.caKey, Path: caKey}},
+	}})
+	puller.VolumeMounts = append(puller.VolumeMounts, corev1.VolumeMount{Name: caVolume, MountPath: caDir, ReadOnly: true})
+	puller.Env = append(puller.Env, corev1.EnvVar{Name: "AWS_CA_BUNDLE", Value: at}, corev1.EnvVar{Name: "REQUESTS_CA_BUNDLE", Value: at})
+}
+
+// giveRole mounts a token of the pod's service account that the role's authority takes.
+func (c credentials) giveRole(pod *corev1.PodSpec, puller *corev1.Container) {
+	if c.audience == "" {
+		return
+	}
+	seconds := int64(roleSeconds)
+	addVolume(pod, roleVolume, corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{
+		ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Audience: c.audience, ExpirationSeconds: &seconds, Path: "token"},
+	}}}})
+	puller.VolumeMounts = append(puller.VolumeMounts, corev1.VolumeMount{Name: roleVolume, MountPath: roleDir, ReadOnly: true})
+}
+
+// addVolume adds a volume that pullers share.
+func addVolume(pod *corev1.PodSpec, name string, source corev1.VolumeSource) {
+	if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == name }) {
+		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: name, VolumeSource: source})
+	}
+}
+
 // mountSecret mounts a secret into a puller, by a volume that pullers may share.
 func mountSecret(pod *corev1.PodSpec, puller *corev1.Container, volume string, source corev1.SecretVolumeSource) {
 	at := path.Join(secretsDir, source.SecretName)
 	if slices.ContainsFunc(puller.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == at }) {
 		return // the whole secret is there
 	}
-	if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == volume }) {
-		yes := true
-		source.Optional = &yes
-		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: volume, VolumeSource: corev1.VolumeSource{Secret: &source}})
-	}
+	yes := true
+	source.Optional = &yes
+	addVolume(pod, volume, corev1.VolumeSource{Secret: &source})
 	puller.VolumeMounts = append(puller.VolumeMounts, corev1.VolumeMount{Name: volume, MountPath: at, ReadOnly: true})
 }
 

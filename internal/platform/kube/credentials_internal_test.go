@@ -1,15 +1,18 @@
 package kube
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 func TestWhereAPodsCredentialsAre(t *testing.T) {
@@ -17,10 +20,11 @@ func TestWhereAPodsCredentialsAre(t *testing.T) {
 		return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "robot", Annotations: annotations}, Secrets: secrets}
 	}
 	for name, tc := range map[string]struct {
-		annotations map[string]string
-		account     *corev1.ServiceAccount
-		secrets     []string
-		env         []string
+		annotations  map[string]string
+		account      *corev1.ServiceAccount
+		secrets      []string
+		env          []string
+		ca, audience string
 	}{
 		"no account":     {account: &corev1.ServiceAccount{}},
 		"its account's":  {account: account(nil, corev1.ObjectReference{Name: "b"}, corev1.ObjectReference{Name: "a"}, corev1.ObjectReference{Name: "b"}), secrets: []string{"b", "a"}},
@@ -35,6 +39,16 @@ func TestWhereAPodsCredentialsAre(t *testing.T) {
 			account:     account(map[string]string{"serving.kserve.io/s3-region": "us", "serving.kserve.io/s3-useanoncredential": "true"}),
 			env:         []string{"S3_ENDPOINT=a$$(b)", "AWS_DEFAULT_REGION=eu", "awsAnonymousCredential=true"},
 		},
+		"certificates of a config map": {
+			annotations: map[string]string{caConfigMap: "roots"}, account: account(map[string]string{caPath: "/somewhere/ours.pem"}),
+			ca: "roots/ours.pem",
+		},
+		"certificates under KServe's key": {account: account(map[string]string{caConfigMap: "roots"}), ca: "roots/cabundle.crt"},
+		"a role of the account": {
+			account: account(map[string]string{roleARN: "arn:aws:iam::1:role/r"}), audience: "sts.amazonaws.com",
+			env: []string{"AWS_ROLE_ARN=arn:aws:iam::1:role/r", "AWS_WEB_IDENTITY_TOKEN_FILE=/var/run/secrets/stationmaster/role/token"},
+		},
+		"no role of a service": {annotations: map[string]string{roleARN: "arn:aws:iam::1:role/r"}, account: account(nil)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := credentialsFrom(&corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Annotations: tc.annotations}}, tc.account)
@@ -47,6 +61,13 @@ func TestWhereAPodsCredentialsAre(t *testing.T) {
 			}
 			if diff := cmp.Diff(tc.env, env); diff != "" {
 				t.Errorf("variables (-want +got):\n%s", diff)
+			}
+			ca := ""
+			if got.ca != "" {
+				ca = got.ca + "/" + got.caKey
+			}
+			if ca != tc.ca || got.audience != tc.audience {
+				t.Errorf("certificates %q and audience %q, want %q and %q", ca, got.audience, tc.ca, tc.audience)
 			}
 		})
 	}
@@ -92,7 +113,7 @@ spec:
 		}
 		args = append(args, fmt.Sprint(c.Args[len(c.Args)-1], " ", secrets, " ", slices.Contains(c.Args, "--secrets="+secretsDir)))
 	}
-	if diff := cmp.Diff([]string{"s3://shelf/base 2 true", "s3://shelf/adapter 2 true", "https://models.example/x 0 false"}, args); diff != "" {
+	if diff := cmp.Diff([]string{"s3://shelf/base 2 true", "s3://shelf/adapter 2 true", "https://models.example/x 2 true"}, args); diff != "" {
 		t.Errorf("pullers (-want +got):\n%s", diff)
 	}
 	for _, c := range template.Spec.Containers {
@@ -113,4 +134,78 @@ func TestServiceAccountsCanBeRead(t *testing.T) {
 	if _, err := mapper(scheme).RESTMapping(schema.GroupKind{Kind: "ServiceAccount"}, "v1"); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestPullersGetCertificatesAndARolesToken(t *testing.T) {
+	is := serviceFrom(t, `
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: many}
+spec:
+  predictor:
+    storageUris:
+    - {uri: "s3://shelf/base", mountPath: /mnt/models/base}
+    - {uri: "gs://shelf/adapter", mountPath: /mnt/models/adapter}
+    containers: [{name: kserve-container, image: "registry.example/engine:1"}]
+`)
+	m := memberOf(t, revisionOf(t, is, "predictor"), 1)
+	m.credentials = credentialsFrom(&m.revision.Spec.PodTemplate, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+		roleARN: "arn", caConfigMap: "roots",
+	}}})
+	cfg := gatewayed
+	template, err := cfg.podTemplate(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range template.Spec.InitContainers {
+		for _, v := range c.VolumeMounts {
+			if v.Name == caVolume || v.Name == roleVolume {
+				got = append(got, c.Name+" "+v.MountPath)
+			}
+		}
+		for _, e := range c.Env {
+			if strings.HasPrefix(e.Name, "AWS_") || strings.HasPrefix(e.Name, "REQUESTS_") {
+				got = append(got, c.Name+" "+e.Name)
+			}
+		}
+	}
+	want := []string{
+		"storage-initializer /var/run/secrets/stationmaster/role", "storage-initializer /etc/ssl/custom-certs",
+		"storage-initializer AWS_ROLE_ARN", "storage-initializer AWS_WEB_IDENTITY_TOKEN_FILE", "storage-initializer AWS_CA_BUNDLE", "storage-initializer REQUESTS_CA_BUNDLE",
+		"storage-initializer-2 /etc/ssl/custom-certs", "storage-initializer-2 AWS_CA_BUNDLE", "storage-initializer-2 REQUESTS_CA_BUNDLE",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, v := range template.Spec.Volumes {
+		if v.Name == roleVolume && v.Projected.Sources[0].ServiceAccountToken.Audience != roleAudience {
+			t.Errorf("the token is for %q", v.Projected.Sources[0].ServiceAccountToken.Audience)
+		}
+	}
+}
+
+func TestServiceAccountsAreReadOnceInAMoment(t *testing.T) {
+	api := &countedReader{}
+	var a accounts
+	now := time.Unix(0, 0)
+	key := client.ObjectKey{Namespace: "team", Name: "robot"}
+	for _, step := range []struct {
+		after time.Duration
+		reads int
+	}{{0, 1}, {time.Second, 1}, {accountKept, 2}, {accountKept + time.Second, 2}} {
+		if _, err := a.get(t.Context(), api, key, now.Add(step.after)); err != nil || api.reads != step.reads {
+			t.Errorf("after %s it was read %d times, want %d; %v", step.after, api.reads, step.reads, err)
+		}
+	}
+}
+
+type countedReader struct {
+	client.Reader
+	reads int
+}
+
+func (c *countedReader) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	c.reads++
+	return nil
 }

@@ -83,6 +83,8 @@ type Platform struct {
 	// problems holds why the autoscalers of revisions couldn't be made.
 	problems map[spec.RevisionKey]problem
 	written  writes
+	// accounts are those that were read a moment ago.
+	accounts accounts
 }
 
 var _ platform.Platform = (*Platform)(nil)

@@ -3,6 +3,7 @@ JSON with what there is, then answers each line of its input with one line:
 
   {"list": "s3"}         every object of a store's bucket "logs", base64 by name
   {"parquet": "<base64>"}  the columns' names and the rows of a file
+  {"put": "s3", "name": "a/b", "data": "<base64>"}  puts an object into a store's bucket "logs"
 """
 
 import base64
@@ -34,8 +35,11 @@ def start_s3():
     iam = boto3.client("iam", aws_access_key_id="x", aws_secret_access_key="y", **at)
     iam.create_user(UserName="logger")
     key = iam.create_access_key(UserName="logger")["AccessKey"]
+    trust = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRoleWithWebIdentity", "Principal": "*"}]}
+    role = iam.create_role(RoleName="reader", AssumeRolePolicyDocument=json.dumps(trust))["Role"]["Arn"]
     allowed = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}
     iam.put_user_policy(UserName="logger", PolicyName="all", PolicyDocument=json.dumps(allowed))
+    iam.put_role_policy(RoleName="reader", PolicyName="all", PolicyDocument=json.dumps(allowed))
     mine = {"aws_access_key_id": key["AccessKeyId"], "aws_secret_access_key": key["SecretAccessKey"]}
     client = boto3.client("s3", **mine, **at)
     client.create_bucket(Bucket="logs")
@@ -46,7 +50,10 @@ def start_s3():
         for item in client.list_objects_v2(Bucket="logs").get("Contents", []):
             yield item["Key"], client.get_object(Bucket="logs", Key=item["Key"])["Body"].read()
 
-    return {"url": url, "id": key["AccessKeyId"], "secret": key["SecretAccessKey"]}, objects
+    def put(name, data):
+        client.put_object(Bucket="logs", Key=name, Body=data)
+
+    return {"url": url, "id": key["AccessKeyId"], "secret": key["SecretAccessKey"], "role": role}, objects, put
 
 
 def start_google(port):
@@ -62,7 +69,11 @@ def start_google(port):
             with urllib.request.urlopen(f"{url}/download/storage/v1/b/logs/o/{quoted}?alt=media") as answer:
                 yield name, answer.read()
 
-    return {"url": url}, objects
+    def put(name, data):
+        at = f"{url}/upload/storage/v1/b/logs/o?uploadType=media&name={urllib.request.quote(name, safe='')}"
+        urllib.request.urlopen(urllib.request.Request(at, data=data, headers={"Content-Type": "application/octet-stream"})).close()
+
+    return {"url": url}, objects, put
 
 
 def open_azure(process, port):
@@ -82,26 +93,32 @@ def open_azure(process, port):
         for blob in container.list_blobs():
             yield blob.name, container.download_blob(blob.name).readall()
 
-    return {"url": url, "account": ACCOUNT, "key": KEY}, objects
+    def put(name, data):
+        container.upload_blob(name, data)
+
+    return {"url": url, "account": ACCOUNT, "key": KEY}, objects, put
 
 
 def main():
     google_port, azure_port, azurite = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     sys.stdout, out = sys.stderr, sys.stdout  # what servers print is no answer
-    there, stores = {}, {}
-    there["s3"], stores["s3"] = start_s3()
-    there["gs"], stores["gs"] = start_google(google_port)
+    there, stores, puts = {}, {}, {}
+    there["s3"], stores["s3"], puts["s3"] = start_s3()
+    there["gs"], stores["gs"], puts["gs"] = start_google(google_port)
     azure = None
     try:
         if azurite:
             azure = subprocess.Popen([azurite, "--blobHost", "127.0.0.1", "--blobPort", str(azure_port), "--inMemoryPersistence",
                                       "--silent", "--skipApiVersionCheck", "--disableTelemetry"], stdout=subprocess.DEVNULL)
-            there["abfs"], stores["abfs"] = open_azure(azure, azure_port)
+            there["abfs"], stores["abfs"], puts["abfs"] = open_azure(azure, azure_port)
         print(json.dumps(there), file=out, flush=True)
         for line in sys.stdin:
             asked = json.loads(line)
             if "list" in asked:
                 answer = {name: base64.b64encode(data).decode() for name, data in stores[asked["list"]]()}
+            elif "put" in asked:
+                puts[asked["put"]](asked["name"], base64.b64decode(asked["data"]))
+                answer = {}
             else:
                 table = pyarrow.parquet.read_table(io.BytesIO(base64.b64decode(asked["parquet"])))
                 answer = {"columns": table.schema.names, "rows": table.to_pylist()}
