@@ -38,6 +38,8 @@ type service struct {
 	plan      plan.Plan
 	// runtimeName and runtimeKind name the predictor's runtime; empty for a custom container.
 	runtimeName, runtimeKind string
+	// named says that it names config maps, which nobody watches.
+	named bool
 	// runtimeFaults is what keeps the runtimes that it uses from being accepted today.
 	runtimeFaults []string
 	notInEffect   []manifest.NotInEffect

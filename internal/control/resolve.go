@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -250,12 +251,37 @@ func (c *Controller) compile(ctx context.Context, s *service, comp *component, i
 			in.PredictorHost = c.cfg.ComponentAddress(s.key, spec.Predictor)
 		}
 	}
+	var unread error
+	in.ConfigMap = func(name string) (map[string]string, error) {
+		s.named = true
+		data, err := c.configMap(ctx, s.key.Namespace, name)
+		if err != nil && !errors.Is(err, errdef.ErrNotFound) {
+			unread = err
+		}
+		return data, err
+	}
 	compiled, err := manifest.Compile(in)
+	if unread != nil {
+		return manifest.Compiled{}, unread
+	}
 	if err != nil {
 		return manifest.Compiled{}, err
 	}
 	comp.unsupported = append(comp.unsupported, compiled.Unsupported...)
 	return compiled, nil
+}
+
+// configMap reads a config map's data. The error is errdef.ErrNotFound for one that isn't there.
+func (c *Controller) configMap(ctx context.Context, namespace, name string) (map[string]string, error) {
+	var m corev1.ConfigMap
+	err := c.api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &m)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("%w: there is no config map %s in the namespace %s; create it", errdef.ErrNotFound, name, namespace)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read config map %s: %w", name, err)
+	}
+	return m.Data, nil
 }
 
 func (comp *component) refuse(err error) error { return refuse(err, &comp.refused) }

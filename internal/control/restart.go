@@ -66,8 +66,14 @@ func (c *Controller) again(s *service, now time.Time) time.Time {
 			at = next
 		}
 	}
+	if next := now.Add(lookAgain); s.named && (at.IsZero() || next.Before(at)) {
+		at = next
+	}
 	return at
 }
+
+// lookAgain is how long a change of a config map that a service names may take to be seen.
+const lookAgain = 30 * time.Second
 
 // expectAll notes the services that exist, so that the table counts as partial until each was
 // looked at once. It is called before anything is reconciled.

@@ -23,6 +23,10 @@ const (
 	// RootsAnnotation holds the certificates, as PEM, that the engine's is signed by. Without it they
 	// are those that the gateway's machine or image trusts.
 	RootsAnnotation = "stationmaster.dev/engine-ca"
+	// ConfigMapAnnotation names a config map of the service's namespace that holds them instead, under
+	// ca.crt, or under another key behind a slash. It is looked up where revisions are made, so that
+	// pods have RootsAnnotation.
+	ConfigMapAnnotation = "stationmaster.dev/engine-ca-configmap"
 	// NameAnnotation is the name that the engine's certificate must be for. Without it that is the
 	// one of the component in the cluster, as in iris-predictor.default.svc.
 	NameAnnotation = "stationmaster.dev/engine-server-name"
@@ -80,11 +84,34 @@ func Check(annotations map[string]string) error {
 	}
 	mode := strings.TrimSpace(annotations[Annotation])
 	_, roots := annotations[RootsAnnotation]
+	if where, ok := annotations[ConfigMapAnnotation]; ok {
+		if roots {
+			return invalid("%s and %s both say which certificates: keep one", RootsAnnotation, ConfigMapAnnotation)
+		}
+		if name, key := ConfigMap(where); name == "" || key == "" {
+			return invalid("%s must name a config map of the namespace, or <name>/<key>, not %q", ConfigMapAnnotation, where)
+		}
+		if mode == SkipVerify || mode == Off {
+			return invalid("%s is of no use where %s is %q", ConfigMapAnnotation, Annotation, mode)
+		}
+	}
 	_, name := annotations[NameAnnotation]
 	if roots && (mode == SkipVerify || mode == Off) || name && mode == Off {
 		return invalid("%s and %s are of no use where %s is %q", RootsAnnotation, NameAnnotation, Annotation, mode)
 	}
 	return nil
+}
+
+// ConfigMap parts a ConfigMapAnnotation's value. One of the two is empty where it names none.
+func ConfigMap(value string) (name, key string) {
+	name, key, has := strings.Cut(strings.TrimSpace(value), "/")
+	if !has {
+		key = "ca.crt"
+	}
+	if strings.Contains(key, "/") {
+		key = ""
+	}
+	return name, key
 }
 
 func invalid(format string, args ...any) error {

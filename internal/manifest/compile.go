@@ -38,6 +38,9 @@ type Input struct {
 	// PredictorHost is "host" or "host:port" where a transformer or explainer reaches the
 	// predictor; empty means KServe's "<service>-predictor.<namespace>".
 	PredictorHost string
+	// ConfigMap returns the data of a config map of the service's namespace, for what annotations
+	// name one of. Nil means that there is none to be looked up.
+	ConfigMap func(name string) (map[string]string, error)
 }
 
 // Compiled is a component in the forms that platforms and revisions want.
@@ -146,6 +149,9 @@ func compile(in Input) (Compiled, error) {
 		aimProbes(&pod.Containers[i])
 	}
 	out.PodTemplate = corev1.PodTemplateSpec{ObjectMeta: podMeta(in, p, dot), Spec: pod}
+	if err := takeCertificates(out.PodTemplate.Annotations, in.ConfigMap); err != nil {
+		return Compiled{}, err
+	}
 	if b.local != nil {
 		if out.PodTemplate.Annotations[LocalAnnotation], err = b.local.annotation(); err != nil {
 			return Compiled{}, err
@@ -278,12 +284,12 @@ func podMeta(in Input, p part, dot *subject) metav1.ObjectMeta {
 	}
 	runtimesPicking := m.Annotations[PickingAnnotation]
 	maps.Copy(m.Labels, dot.Labels)
-	maps.Copy(m.Annotations, in.Service.Annotations)
+	layAnnotations(m.Annotations, in.Service.Annotations)
 	for _, a := range disallowedAnnotations {
 		delete(m.Annotations, a)
 	}
 	maps.Copy(m.Labels, p.ext.Labels)
-	maps.Copy(m.Annotations, p.ext.Annotations)
+	layAnnotations(m.Annotations, p.ext.Annotations)
 	delete(m.Annotations, LocalAnnotation)
 	onlyRuntimesPicking(m.Annotations, runtimesPicking)
 	m.Labels["serving.kserve.io/inferenceservice"] = in.Service.Name

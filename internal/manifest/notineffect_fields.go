@@ -342,7 +342,7 @@ const ownPrefix = "stationmaster.dev/"
 // ownAnnotations are ours that an InferenceService may have, without their prefix and without those
 // of a guarded rollout, which has a family of its own.
 var ownAnnotations = []string{
-	"client-credentials", "direct-route", "engine", "engine-ca", "engine-server-name", "engine-tls", "local", "mirror", "openai-root", "picking", "prefill", "sticky", "translate",
+	"client-credentials", "direct-route", "engine", "engine-ca", "engine-ca-configmap", "engine-server-name", "engine-tls", "local", "mirror", "openai-root", "picking", "prefill", "sticky", "translate",
 }
 
 // readOnlyAnnotation is KServe's; "false" lets an engine write to its model, on a cluster.

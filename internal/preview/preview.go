@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -149,7 +150,28 @@ func (s *sight) compile(ctx context.Context, is *v1beta1.InferenceService, name 
 		}
 		in.Runtime, in.RuntimeName, in.RuntimeKind, in.RuntimeAnnotations = chosen.Spec, chosen.Name, chosen.Kind, chosen.Annotations
 	}
-	return manifest.Compile(in)
+	var unread error
+	in.ConfigMap = func(name string) (map[string]string, error) {
+		data, err := s.configMap(ctx, s.namespace, name)
+		if err != nil && !apierrors.IsNotFound(err) {
+			unread = err
+		}
+		return data, err
+	}
+	compiled, err := manifest.Compile(in)
+	if unread != nil {
+		return manifest.Compiled{}, unread
+	}
+	return compiled, err
+}
+
+// configMap reads a config map's data.
+func (s *sight) configMap(ctx context.Context, namespace, name string) (map[string]string, error) {
+	var m corev1.ConfigMap
+	if err := s.Live.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &m); err != nil {
+		return nil, fmt.Errorf("read config map %s of the namespace %s: %w", name, namespace, err)
+	}
+	return m.Data, nil
 }
 
 func (s *sight) listRuntimes(ctx context.Context) error {

@@ -43,8 +43,8 @@ func (s *sight) runtime(ctx context.Context, kind string, next, before runtimeSh
 			continue
 		}
 		manifest.Default(is, manifest.Defaults{})
-		was, had := shapeWith(is, kind, before)
-		will, has := shapeWith(is, kind, next)
+		was, had := s.shapeWith(ctx, is, kind, before)
+		will, has := s.shapeWith(ctx, is, kind, next)
 		name := is.Name
 		if s.namespace == "" {
 			name = is.Namespace + "/" + is.Name
@@ -67,7 +67,7 @@ func (s *sight) runtime(ctx context.Context, kind string, next, before runtimeSh
 
 // shapeWith is what the predictor of a service is with a runtime, and false where the runtime isn't
 // chosen for it or doesn't fit it.
-func shapeWith(is *v1beta1.InferenceService, kind string, r runtimeShape) (string, bool) {
+func (s *sight) shapeWith(ctx context.Context, is *v1beta1.InferenceService, kind string, r runtimeShape) (string, bool) {
 	request, needs := catalogue.RequestOf(&is.Spec.Predictor)
 	if !needs {
 		return "", false
@@ -88,6 +88,7 @@ func shapeWith(is *v1beta1.InferenceService, kind string, r runtimeShape) (strin
 	compiled, err := manifest.Compile(manifest.Input{
 		Service: is, Component: spec.Predictor,
 		Runtime: chosen.Spec, RuntimeName: chosen.Name, RuntimeKind: chosen.Kind, RuntimeAnnotations: chosen.Annotations,
+		ConfigMap: func(name string) (map[string]string, error) { return s.configMap(ctx, is.Namespace, name) },
 	})
 	return compiled.Workload.Hash, err == nil
 }
