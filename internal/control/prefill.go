@@ -29,14 +29,15 @@ func indexByReader(o client.Object) []string {
 	return nil
 }
 
-// prefillNotInEffect reports that the service which is to read the prompts isn't there.
-func (c *Controller) prefillNotInEffect(ctx context.Context, is *v1beta1.InferenceService) ([]manifest.NotInEffect, error) {
+// PrefillNotInEffect reports that the service which is to read the prompts isn't there. is has its
+// defaults.
+func PrefillNotInEffect(ctx context.Context, api client.Reader, is *v1beta1.InferenceService) ([]manifest.NotInEffect, error) {
 	p := manifest.PrefillOf(is, spec.Predictor)
 	if p == nil {
 		return nil, nil
 	}
 	var reader v1beta1.InferenceService
-	err := c.client.Get(ctx, client.ObjectKey{Namespace: is.Namespace, Name: p.Service}, &reader)
+	err := api.Get(ctx, client.ObjectKey{Namespace: is.Namespace, Name: p.Service}, &reader)
 	if err == nil && reader.DeletionTimestamp.IsZero() {
 		return nil, nil
 	}

@@ -37,7 +37,7 @@ const revisionsOf = "service"
 func (c *Controller) resolve(ctx context.Context, s *service) error {
 	manifest.Default(s.is, manifest.Defaults{})
 	s.notInEffect = append(manifest.NotInEffectOf(s.asWritten), manifest.DirectNotInEffect(s.asWritten, c.cfg.DirectGateway.Name != "")...)
-	prefill, err := c.prefillNotInEffect(ctx, s.is)
+	prefill, err := PrefillNotInEffect(ctx, c.client, s.is)
 	if err != nil {
 		return err
 	}

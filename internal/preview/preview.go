@@ -100,7 +100,9 @@ func (s *sight) service(ctx context.Context, written *v1beta1.InferenceService) 
 			return err
 		}
 	}
-	return s.prefill(ctx, is)
+	idle, err := control.PrefillNotInEffect(ctx, s.Cached, is)
+	s.tell(idle)
+	return err
 }
 
 func (s *sight) tell(idle []manifest.NotInEffect) {
@@ -187,19 +189,6 @@ func (s *sight) listRuntimes(ctx context.Context) error {
 	}
 	s.namespaced, s.cluster = namespaced, cluster
 	return nil
-}
-
-// prefill warns where nobody is there yet who reads prompts.
-func (s *sight) prefill(ctx context.Context, is *v1beta1.InferenceService) error {
-	reader := manifest.PrefillOf(is, spec.Predictor)
-	if reader == nil {
-		return nil
-	}
-	other, err := s.inferenceService(ctx, reader.Service)
-	if err == nil && other == nil {
-		s.say("%s names the InferenceService %s, which isn't there yet: the service reads its prompts itself until it is", manifest.PrefillAnnotation, reader.Service)
-	}
-	return err
 }
 
 // inferenceService returns a service of the namespace, nil for none.

@@ -176,7 +176,7 @@ func TestADryRunTellsWhatTheReconcilerWould(t *testing.T) {
 		"a rolling update of what scales":          {object: service("", sound+", minReplicas: 1, maxReplicas: 3, deploymentStrategy: {rollingUpdate: {maxSurge: 1}}"), both: []string{"spec.predictor.deploymentStrategy.rollingUpdate has no effect here"}},
 		"a rolling update of what doesn't":         {object: service("", sound+", minReplicas: 3, maxReplicas: 3, deploymentStrategy: {rollingUpdate: {maxSurge: 1}}")},
 		"scaling that can't be":                    {object: service("autoscaling.knative.dev/target: many", sound), both: []string{"spec.predictor can't be scaled: "}},
-		"a reader of prompts that isn't there yet": {object: service("stationmaster.dev/prefill: later", sound), both: []string{"stationmaster.dev/prefill names the InferenceService later, which isn't there yet"}},
+		"a reader of prompts that isn't there yet": {object: service("stationmaster.dev/prefill: later", sound), both: []string{"metadata.annotations[stationmaster.dev/prefill] has no effect here: there is no InferenceService later"}},
 		"a reader of prompts that is":              {object: service("stationmaster.dev/prefill: reader", sound)},
 		"environment of nowhere": {
 			object:  service("", "containers: [{name: kserve-container, image: x, envFrom: [{configMapRef: {name: none}}, {secretRef: {name: none}}], env: [{name: A, valueFrom: {configMapKeyRef: {name: settings, key: size}}}]}]"),
