@@ -3,7 +3,6 @@ package modelagent
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -20,12 +19,7 @@ import (
 
 	"stationmaster.dev/stationmaster/internal/modellist"
 	"stationmaster.dev/stationmaster/internal/modelstore"
-)
-
-const (
-	exitOK    = 0
-	exitError = 1
-	exitUsage = 2
+	"stationmaster.dev/stationmaster/internal/runtimecmd"
 )
 
 // ReadyPath answers with 200 once the engine has what was on the list when it started.
@@ -37,8 +31,8 @@ const ReadyPath = "/ready"
 func Main(args []string, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	flags := flag.NewFlagSet("stationmaster runtime agent", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
+	cmd := runtimecmd.New("stationmaster runtime agent", stderr)
+	flags := cmd.Flags
 	var (
 		list       = flags.String("models_config", "", "file that lists the models (KServe's models.json)")
 		repository = flags.String("repository", "", "the engine's model repository")
@@ -47,33 +41,16 @@ func Main(args []string, stderr io.Writer) int {
 		engine     = flags.String("engine", "127.0.0.1:8080", "the engine's address for HTTP")
 		host       = flags.String("host", "127.0.0.1", "address to listen on")
 		port       = flags.Uint("http_port", 9081, "port on which it tells of its models")
-		level      = flags.String("log_level", "info", "debug, info, warn or error")
 	)
-	usage := func(err error) int {
-		fmt.Fprintf(stderr, "stationmaster runtime agent: %v\n", err)
-		return exitUsage
+	log, status := cmd.Parse(args, "--repository")
+	if log == nil {
+		return status
 	}
-	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
-		flags.SetOutput(stderr)
-		flags.Usage()
-		return exitOK
-	} else if err != nil {
-		return usage(fmt.Errorf("%w; --help lists the flags", err))
-	}
-	if flags.NArg() > 0 {
-		return usage(fmt.Errorf("unexpected argument %q; all are flags such as --repository", flags.Arg(0)))
-	}
-	var logLevel slog.Level
-	if err := logLevel.UnmarshalText([]byte(*level)); err != nil {
-		return usage(fmt.Errorf("--log_level %q: use debug, info, warn or error", *level))
-	}
-	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: logLevel}))
 	cfg := Config{List: *list, Repository: *repository, Layout: Layout(*layout), Class: *class, Engine: *engine, Log: log}
 	if err := work(ctx, cfg, net.JoinHostPort(*host, strconv.FormatUint(uint64(*port), 10))); err != nil {
-		fmt.Fprintf(stderr, "stationmaster runtime agent: %v\n", err)
-		return exitError
+		return cmd.Failed(err)
 	}
-	return exitOK
+	return runtimecmd.OK
 }
 
 // fetcher fetches each model through a store of its own, which goes when the model was laid out: the

@@ -21,6 +21,7 @@ import (
 
 	pb "stationmaster.dev/stationmaster/api/oip"
 	"stationmaster.dev/stationmaster/internal/modellist"
+	"stationmaster.dev/stationmaster/internal/runtimecmd"
 	"stationmaster.dev/stationmaster/internal/wire/oip"
 )
 
@@ -483,7 +484,7 @@ func TestCommandServesManyModels(t *testing.T) {
 	}
 	http.DefaultClient.CloseIdleConnections()
 	stop()
-	if code := <-exit; code != exitOK {
+	if code := <-exit; code != runtimecmd.OK {
 		t.Errorf("exit %d, stderr %s", code, errs.String())
 	}
 }

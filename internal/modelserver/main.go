@@ -3,7 +3,6 @@ package modelserver
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -18,13 +17,7 @@ import (
 
 	"stationmaster.dev/stationmaster/internal/modellist"
 	"stationmaster.dev/stationmaster/internal/modelstore"
-)
-
-// The exit statuses of Main.
-const (
-	exitOK    = 0
-	exitError = 1
-	exitUsage = 2
+	"stationmaster.dev/stationmaster/internal/runtimecmd"
 )
 
 // Main is the command `stationmaster runtime onnx`: args are those after these words. It serves
@@ -38,8 +31,8 @@ func Main(args []string, stdout, stderr io.Writer) int {
 }
 
 func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	flags := flag.NewFlagSet("stationmaster runtime onnx", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
+	cmd := runtimecmd.New("stationmaster runtime onnx", stderr)
+	flags := cmd.Flags
 	var (
 		name     = flags.String("model_name", "", "name under which the model answers (required without --models_config)")
 		dir      = flags.String("model_dir", "", "folder with model.onnx, one *.onnx file or N/model.onnx (required without --models_config)")
@@ -58,35 +51,19 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		drain    = flags.Duration("drain", defaultDrain, "time for requests in flight after SIGTERM")
 		library  = flags.String("onnxruntime", "", "path of an onnxruntime shared library; searched for when empty")
 		backend  = flags.String("backend", "", "what should run the graph where it can: stationmaster (built in) or onnxruntime (its shared library); empty takes the built-in one, and the library for what that can't run")
-		level    = flags.String("log_level", "info", "debug, info, warn or error")
 	)
-	usage := func(err error) int {
-		fmt.Fprintf(stderr, "stationmaster runtime onnx: %v\n", err)
-		return exitUsage
-	}
-	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
-		flags.SetOutput(stderr)
-		flags.Usage()
-		return exitOK
-	} else if err != nil {
-		// Without the list of all flags, behind which a pod's status would lose the error.
-		return usage(fmt.Errorf("%w; --help lists the flags", err))
-	}
-	if flags.NArg() > 0 {
-		return usage(fmt.Errorf("unexpected argument %q; all are flags such as --model_name", flags.Arg(0)))
-	}
-	var logLevel slog.Level
-	if err := logLevel.UnmarshalText([]byte(*level)); err != nil {
-		return usage(fmt.Errorf("--log_level %q: use debug, info, warn or error", *level))
+	log, status := cmd.Parse(args, "--model_name")
+	if log == nil {
+		return status
 	}
 	const maxPort = 1<<16 - 1
 	if *httpPort > maxPort || *grpcPort > maxPort {
-		return usage(fmt.Errorf("a port is over %d", maxPort))
+		return cmd.Misused(fmt.Errorf("a port is over %d", maxPort))
 	}
 	cfg := Config{
 		Model: *name, Dir: *dir, Open: opener(*library, *backend),
 		HTTP:    net.JoinHostPort(*host, strconv.FormatUint(uint64(*httpPort), 10)),
-		Log:     slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: logLevel})),
+		Log:     log,
 		Version: version(), MaxBodyBytes: *maxBody, MaxHeldBytes: *maxHeld, Parallel: *workers, Queue: *queue, Drain: *drain,
 		Listening: func(http, grpc string) { fmt.Fprintf(stdout, "listening http=%s grpc=%s\n", http, grpc) },
 	}
@@ -97,7 +74,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if *list != "" {
 		bytes, most, err := memoryFor(*budget, *limit)
 		if err != nil {
-			return usage(err)
+			return cmd.Misused(err)
 		}
 		if most > 0 && os.Getenv("GOMEMLIMIT") == "" {
 			// Garbage may be as much as what is in use, unless the collector knows its limit.
@@ -105,25 +82,23 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 		bytesOf, closeStore, err := fetcher(*store, cfg.Log)
 		if err != nil {
-			fmt.Fprintf(stderr, "stationmaster runtime onnx: %v\n", err)
-			return exitError
+			return cmd.Failed(err)
 		}
 		defer closeStore()
 		cfg.Many = &Many{List: *list, Fetch: bytesOf, Budget: bytes, Wait: *loadWait}
 		subject = "models of " + *list
 	} else if *budget != "" || *store != "" {
-		return usage(errors.New("--memory_budget and --model_store are for many models; set --models_config, too"))
+		return cmd.Misused(errors.New("--memory_budget and --model_store are for many models; set --models_config, too"))
 	}
 	s, err := New(cfg)
 	if err != nil {
-		return usage(err)
+		return cmd.Misused(err)
 	}
 	start := time.Now()
 	if err := s.Run(ctx); err != nil {
-		fmt.Fprintf(stderr, "stationmaster runtime onnx: %s, after %s: %v\n", subject, time.Since(start).Round(time.Millisecond), err)
-		return exitError
+		return cmd.Failed(fmt.Errorf("%s, after %s: %w", subject, time.Since(start).Round(time.Millisecond), err))
 	}
-	return exitOK
+	return runtimecmd.OK
 }
 
 // memoryFor is the memory for models and that of the whole server by what the flags say; 0 where

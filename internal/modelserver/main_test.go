@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"stationmaster.dev/stationmaster/internal/runtimecmd"
 )
 
 func TestCommandRefusesBadArguments(t *testing.T) {
@@ -19,17 +21,17 @@ func TestCommandRefusesBadArguments(t *testing.T) {
 		want string
 		code int
 	}{
-		"no name":                {[]string{"--model_dir", "x"}, "--model_name", exitUsage},
-		"no folder":              {[]string{"--model_name", "m"}, "--model_dir", exitUsage},
-		"an unknown flag":        {[]string{"--nope"}, "nope", exitUsage},
-		"a stray argument":       {[]string{"m"}, "unexpected argument", exitUsage},
-		"a port too large":       {[]string{"--http_port", "70000"}, "over 65535", exitUsage},
-		"a budget for one model": {[]string{"--model_name", "m", "--model_dir", "x", "--memory_budget", "1Mi"}, "--models_config", exitUsage},
-		"a name beside a list":   {[]string{"--models_config", "x", "--model_name", "m"}, "leave --model_name", exitUsage},
+		"no name":                {[]string{"--model_dir", "x"}, "--model_name", runtimecmd.Usage},
+		"no folder":              {[]string{"--model_name", "m"}, "--model_dir", runtimecmd.Usage},
+		"an unknown flag":        {[]string{"--nope"}, "nope", runtimecmd.Usage},
+		"a stray argument":       {[]string{"m"}, "unexpected argument", runtimecmd.Usage},
+		"a port too large":       {[]string{"--http_port", "70000"}, "over 65535", runtimecmd.Usage},
+		"a budget for one model": {[]string{"--model_name", "m", "--model_dir", "x", "--memory_budget", "1Mi"}, "--models_config", runtimecmd.Usage},
+		"a name beside a list":   {[]string{"--models_config", "x", "--model_name", "m"}, "leave --model_name", runtimecmd.Usage},
 		"a list that isn't there": {[]string{"--models_config", "/does/not/exist", "--http_port", "0", "--grpc_port", "0"},
-			"/does/not/exist", exitError},
+			"/does/not/exist", runtimecmd.Error},
 		"a folder that isn't there": {[]string{"--model_name", "m", "--model_dir", "/does/not/exist", "--http_port", "0", "--grpc_port", "0"},
-			"/does/not/exist doesn't exist", exitError},
+			"/does/not/exist doesn't exist", runtimecmd.Error},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out, errs bytes.Buffer
@@ -72,7 +74,7 @@ func TestCommandServesAModelUntilItIsTold(t *testing.T) {
 	}
 	http.DefaultClient.CloseIdleConnections()
 	stop()
-	if code := <-exit; code != exitOK {
+	if code := <-exit; code != runtimecmd.OK {
 		t.Errorf("exit %d, stderr %s", code, errs.String())
 	}
 }
@@ -84,7 +86,7 @@ func TestCommandTellsWhyAModelDoesNotLoad(t *testing.T) {
 	}
 	var out, errs bytes.Buffer
 	code := command(t.Context(), []string{"--model_name", "m", "--model_dir", dir, "--http_port", "0", "--grpc_port", "0"}, &out, &errs)
-	if code != exitError || !strings.Contains(errs.String(), "stationmaster runtime onnx: model m") || !strings.Contains(errs.String(), "model.onnx") {
+	if code != runtimecmd.Error || !strings.Contains(errs.String(), "stationmaster runtime onnx: model m") || !strings.Contains(errs.String(), "model.onnx") {
 		t.Errorf("exit %d, stderr %s", code, errs.String())
 	}
 }
