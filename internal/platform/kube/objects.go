@@ -17,6 +17,7 @@ import (
 
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/manifest"
+	"stationmaster.dev/stationmaster/internal/platform"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -84,7 +85,7 @@ func (c *Config) deployment(m member, template corev1.PodTemplateSpec) client.Ob
 	}
 	if m.startup > 0 {
 		noted.Annotations[annotationStartup] = strconv.Itoa(int(m.startup.Seconds()))
-		deadline = max(deadline, int32(granted(m.startup).Seconds()))
+		deadline = max(deadline, int32(platform.Granted(m.startup).Seconds()))
 	}
 	if m.elsewhere != nil && m.elsewhere.begun {
 		deployment.Spec.Replicas, deployment.Annotations[annotationScaler] = nil, m.elsewhere.kind()

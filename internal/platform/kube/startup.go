@@ -6,6 +6,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+
+	"stationmaster.dev/stationmaster/internal/platform"
 )
 
 // annotationStartup holds on a Deployment the seconds that an engine took to become ready, as its
@@ -26,10 +28,6 @@ func startupOf(live *appsv1.Deployment, hash string, measured time.Duration) tim
 	return time.Duration(seconds) * time.Second
 }
 
-// granted is how long an engine may take that took so long before: a busy node or a cold disk
-// makes it several times as long.
-func granted(startup time.Duration) time.Duration { return 3*startup + time.Minute }
-
 // grant has an engine's startup probe wait long enough for a start like the ones before, and never
 // shorter than it is written. An engine whose liveness is probed from the start gets one; where
 // neither probe would end it, none is needed.
@@ -44,7 +42,7 @@ func grant(c *corev1.Container, startup time.Duration) {
 		c.StartupProbe.FailureThreshold = int32(secondsOf(c.LivenessProbe.InitialDelaySeconds)/every(c.LivenessProbe)) + times(c.LivenessProbe)
 	}
 	p := c.StartupProbe
-	tries := (granted(startup) - secondsOf(p.InitialDelaySeconds) + every(p) - 1) / every(p)
+	tries := (platform.Granted(startup) - secondsOf(p.InitialDelaySeconds) + every(p) - 1) / every(p)
 	p.FailureThreshold = max(times(p), int32(tries))
 }
 

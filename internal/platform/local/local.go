@@ -303,7 +303,7 @@ func (p *Platform) reconcile(start func(*instance)) {
 				}
 			}
 			for ; n < a.Replicas; n++ {
-				r, err := p.create(a.Workload)
+				r, err := p.create(granted(a.Workload, a.Startup))
 				if err != nil {
 					p.log.Error("cannot make a replica", "service", key.String(), "revision", a.Workload.Revision.Name, "err", err)
 					break
