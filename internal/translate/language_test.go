@@ -260,6 +260,10 @@ func TestPredictOverTensorsAndBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, back, `{"instances":[{"a":[1,2],"b":"x"},{"a":[3,4.5],"b":"y"}]}`)
+	r, err = translate.PredictToV2([]byte(`{"parameters":{"n":3,"t":0.5,"s":"x","b":true},"instances":["a"],"signature_name":"x"}`), textMeta)
+	if diff := cmp.Diff(oip.Parameters{"n": int64(3), "t": 0.5, "s": "x", "b": true}, r.Parameters); err != nil || diff != "" {
+		t.Errorf("parameters: %v (-want +got)\n%s", err, diff)
+	}
 	if _, err := translate.PredictToV2([]byte(`{"instances":[1]}`), meta(nil, nil)); !errors.Is(err, errdef.ErrUnsupported) {
 		t.Errorf("a model that tells no inputs: %v", err)
 	}

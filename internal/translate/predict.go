@@ -3,6 +3,7 @@ package translate
 import (
 	"bytes"
 
+	"stationmaster.dev/stationmaster/internal/wire/brief"
 	"stationmaster.dev/stationmaster/internal/wire/jsonscan"
 	"stationmaster.dev/stationmaster/internal/wire/oip"
 	"stationmaster.dev/stationmaster/internal/wire/v1"
@@ -24,8 +25,14 @@ func PredictToV2(body []byte, meta *oip.ModelMetadata) (*oip.InferRequest, error
 			return nil, invalid("%q has no counterpart in the protocol of this model's engine: leave it out", field)
 		}
 	}
-	inputs, err := r.Tensors(meta.Inputs)
-	return &oip.InferRequest{Inputs: inputs}, err
+	infer := new(oip.InferRequest)
+	if r.Parameters != nil {
+		if infer.Parameters, err = oip.DecodeParameters(jsonscan.New(r.Parameters)); err != nil {
+			return nil, brief.Errorf("parameters: %w", err)
+		}
+	}
+	infer.Inputs, err = r.Tensors(meta.Inputs)
+	return infer, err
 }
 
 // PredictFromV2 is the body of a V1 answer. Errors are Broken ones.

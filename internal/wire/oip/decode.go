@@ -362,6 +362,9 @@ func text(s *jsonscan.Scanner, key string) (string, error) {
 	return string(b), nil
 }
 
+// DecodeParameters reads an object of parameters, or null, which is nil.
+func DecodeParameters(s *jsonscan.Scanner) (Parameters, error) { return decodeParameters(s) }
+
 func decodeParameters(s *jsonscan.Scanner) (Parameters, error) {
 	if s.Literal("null") {
 		return nil, nil

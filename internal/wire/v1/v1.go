@@ -21,6 +21,8 @@ type Request struct {
 	Instances []byte
 	// Inputs is the JSON value of "inputs": columns by input name, or as Instances.
 	Inputs []byte
+	// Parameters is the JSON value of "parameters", which some clients send beside them; nil for none.
+	Parameters []byte
 	// Others are the names of all other fields, in order.
 	Others []string
 }
@@ -41,6 +43,8 @@ func DecodeRequest(body []byte) (*Request, error) {
 				return invalid("inputs must be an array or an object")
 			}
 			r.Inputs = value
+		case "parameters":
+			r.Parameters = value
 		default:
 			r.Others = append(r.Others, key)
 		}
