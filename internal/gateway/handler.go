@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/gateway/alive"
 	"stationmaster.dev/stationmaster/internal/gateway/convert"
 	"stationmaster.dev/stationmaster/internal/gateway/payloads"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
@@ -43,7 +44,7 @@ type exchange struct {
 	recorded *payloads.Exchange
 	hold     hold
 	// alive is nil but for a client that waits for a stream.
-	alive *alive
+	alive *alive.Client
 	// target is nil until a revision was chosen.
 	target *target
 	metric *targetMetrics
@@ -99,7 +100,7 @@ func (x *exchange) finish() {
 		}
 	}
 	x.ask.end(p != nil)
-	x.alive.end(p != nil)
+	x.alive.End(p != nil)
 	x.told(p != nil)
 	took := time.Since(x.start)
 	x.g.metrics.counting(x.metric, x.match.Service).end(x.protocol(), x.status, took, x.began)
