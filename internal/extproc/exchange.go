@@ -23,7 +23,6 @@ import (
 
 // state is what is kept of one request. States are used again.
 type state struct {
-	body   reading.Body
 	prompt reading.Prompt
 	answer reading.Answer
 	// held are the pieces of the body that came before a replica was picked.
@@ -32,6 +31,10 @@ type state struct {
 }
 
 var states = sync.Pool{New: func() any { return &state{echo: newEcho()} }}
+
+// bodies have room for what is read of a body, which is needed until a replica is picked: of the many
+// requests that wait for their answers, none holds one.
+var bodies = sync.Pool{New: func() any { return new(reading.Body) }}
 
 // exchange is one request and its answer:
 //
@@ -49,8 +52,8 @@ type exchange struct {
 	length  int64
 	among   []string
 	hinted  bool
-	// reads says that the body is read before a replica is picked.
-	reads  bool
+	// body is what is read of the body before a replica is picked; nil where nothing is.
+	body   *reading.Body
 	size   int64
 	picked bool
 	place  place
@@ -68,7 +71,9 @@ func (x *exchange) take(req *extprocv3.ProcessingRequest) error {
 	case *extprocv3.ProcessingRequest_RequestBody:
 		return x.requestBody(r.RequestBody)
 	case *extprocv3.ProcessingRequest_RequestTrailers:
-		x.body.End()
+		if x.body != nil {
+			x.body.End()
+		}
 		if err := x.settle(false); err != nil {
 			return err
 		}
@@ -100,11 +105,12 @@ func (x *exchange) requestHeaders(req *extprocv3.ProcessingRequest, h *extprocv3
 		return x.tooLarge()
 	}
 	x.prompt.Begin(x.length)
-	x.reads = !h.GetEndOfStream() && x.asks() && (x.in == modev3.ProcessingMode_FULL_DUPLEX_STREAMED ||
+	reads := !h.GetEndOfStream() && x.asks() && (x.in == modev3.ProcessingMode_FULL_DUPLEX_STREAMED ||
 		x.in == modev3.ProcessingMode_BUFFERED || x.in == modev3.ProcessingMode_BUFFERED_PARTIAL)
-	if !x.reads {
+	if !reads {
 		return x.settle(false)
 	}
+	x.body = bodies.Get().(*reading.Body)
 	x.body.Begin(x.length, x.p.cfg.MaxRead)
 	if x.in == modev3.ProcessingMode_FULL_DUPLEX_STREAMED {
 		return nil // the answer comes when enough of the body was read
@@ -144,7 +150,9 @@ func (x *exchange) requestBody(b *extprocv3.HttpBody) error {
 	if x.picked {
 		return x.send(passRequestBody)
 	}
-	x.body.Add(piece, last, len(piece))
+	if x.body != nil {
+		x.body.Add(piece, last, len(piece))
+	}
 	common, to, err := x.lead()
 	if err != nil {
 		return err
@@ -157,7 +165,7 @@ func (x *exchange) requestBody(b *extprocv3.HttpBody) error {
 // duplexBody takes a piece of a body, all of which is given back: after the head, which waits until
 // a replica is picked.
 func (x *exchange) duplexBody(piece []byte, last bool) error {
-	if x.picked {
+	if x.picked || x.body == nil {
 		return x.giveBack(piece, last)
 	}
 	x.held = append(x.held, piece)
@@ -200,12 +208,12 @@ func (x *exchange) giveBack(piece []byte, last bool) error {
 // lead picks a replica and returns what leads the request there.
 func (x *exchange) lead() (*extprocv3.CommonResponse, *structpb.Struct, error) {
 	policy := x.p.group.Policy()
-	if x.reads {
-		if err := x.prompt.Read(x.call.Op, &x.body, x.length, policy.Hashes()); err != nil {
+	if x.body != nil {
+		if err := x.prompt.Read(x.call.Op, x.body, x.length, policy.Hashes()); err != nil {
 			return nil, nil, err
 		}
 		x.prompt.Ask.Adapter = x.p.adapter(x.prompt.Model)
-		x.body.Release(x.p.cfg.MaxRead)
+		x.releaseBody()
 	}
 	if policy.Sessions() {
 		x.prompt.Ask.Session = policy.SessionOf(x.head.get)
@@ -305,11 +313,20 @@ func (x *exchange) end(now time.Time) {
 	x.place.charge.Release(x.outcome, produced, rand.Uint64(), now) //nolint:gosec // spreads load, guards nothing
 }
 
+func (x *exchange) releaseBody() {
+	if x.body != nil {
+		x.body.Release(x.p.cfg.MaxRead)
+		bodies.Put(x.body)
+		x.body = nil
+	}
+}
+
 // release gives back what the exchange used.
 func (x *exchange) release() {
 	x.end(time.Now())
+	x.releaseBody()
 	s := x.state
-	s.body.Release(x.p.cfg.MaxRead)
+	s.prompt.Begin(0)
 	clear(s.held)
 	s.held = s.held[:0]
 	s.echo.of(nil, false)
