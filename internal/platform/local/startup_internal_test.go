@@ -9,8 +9,8 @@ import (
 )
 
 func TestAStartupProbeWaitsForStartsLikeThoseBefore(t *testing.T) {
-	probe := func(delay, period time.Duration, failures int) *spec.Probe {
-		return &spec.Probe{InitialDelay: delay * time.Second, Period: period * time.Second, FailureThreshold: failures, SuccessThreshold: 1}
+	probe := func(delay, period, failures int) *spec.Probe {
+		return &spec.Probe{InitialDelay: time.Duration(delay) * time.Second, Period: time.Duration(period) * time.Second, FailureThreshold: failures, SuccessThreshold: 1}
 	}
 	for title, tc := range map[string]struct {
 		startup, liveness *spec.Probe
