@@ -47,6 +47,8 @@ type Options struct {
 	DirectGateway, DirectFrom string
 	// EndpointPickers are InferencePools ("namespace/name") whose endpoints are to be picked.
 	EndpointPickers []string
+	// OperatorResources and GatewayResources are what a pod of each asks for and may take.
+	OperatorResources, GatewayResources corev1.ResourceRequirements
 	// CRDs says whether the custom resource definitions are part of it.
 	CRDs bool
 }
@@ -56,6 +58,15 @@ func Defaults() Options {
 	return Options{
 		Namespace: "stationmaster-system", Domain: "example.com", OpenAIPrefix: "/openai", Gateways: 2, Operators: 2,
 		ServiceType: string(corev1.ServiceTypeLoadBalancer), CRDs: true,
+		OperatorResources: usual(), GatewayResources: usual(),
+	}
+}
+
+// usual are the resources for which nobody said otherwise.
+func usual() corev1.ResourceRequirements {
+	return corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("128Mi")},
+		Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
 	}
 }
 
@@ -308,10 +319,7 @@ func (o Options) deployment(name string, replicas int32, args []string, ports []
 						Ports:          append(ports, corev1.ContainerPort{Name: "admin", ContainerPort: admin}),
 						ReadinessProbe: &corev1.Probe{ProbeHandler: health("/readyz"), PeriodSeconds: 2},
 						LivenessProbe:  &corev1.Probe{ProbeHandler: health("/healthz"), PeriodSeconds: 10, FailureThreshold: 6},
-						Resources: corev1.ResourceRequirements{
-							Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("128Mi")},
-							Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
-						},
+						Resources:      o.resources(name),
 						SecurityContext: &corev1.SecurityContext{
 							AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
 							Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
@@ -321,6 +329,14 @@ func (o Options) deployment(name string, replicas int32, args []string, ports []
 			},
 		},
 	}
+}
+
+// resources are those of a part; who picks endpoints takes what a gateway takes.
+func (o Options) resources(name string) corev1.ResourceRequirements {
+	if name == operator {
+		return o.OperatorResources
+	}
+	return o.GatewayResources
 }
 
 func (o Options) budget(name string) *policyv1.PodDisruptionBudget {

@@ -62,7 +62,6 @@ func (o Options) endpointPickers() []any {
 
 // pickersTemplate is the chart's template of the pools that its value endpointPickers lists.
 func pickersTemplate(o Options) ([]byte, error) {
-	o.Image = strings.ReplaceAll(o.Image, ".Values", "$.Values")
 	o.PullPolicy = strings.ReplaceAll(o.PullPolicy, ".Values", "$.Values")
 	var out bytes.Buffer
 	out.WriteString("{{- range .Values.endpointPickers }}\n")
@@ -71,7 +70,7 @@ func pickersTemplate(o Options) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("write %T: %w", object, err)
 		}
-		fmt.Fprintf(&out, "---\n%s", raw)
+		fmt.Fprintf(&out, "---\n%s", strings.ReplaceAll(resourcesOfValues(string(raw)), "toYaml .Values", "toYaml $.Values"))
 	}
 	out.WriteString("{{- end }}\n")
 	return out.Bytes(), nil
