@@ -19,7 +19,7 @@ var Adapter = adapter.Adapter{
 	Start:     adapter.Start{Model: "--model-store"},
 	Protocols: []spec.Protocol{spec.V1, spec.V2, spec.GRPCV2},
 	Ready:     "/ping",
-	Page:      adapter.Page{Path: "/metrics", Port: 8082},
+	Page:      adapter.Page{Path: "/metrics", Port: 8082, Needs: "set metrics_mode=prometheus in its config.properties"},
 }
 
 // V1 is any server that speaks V1, such as those of KServe's Python SDK (kserve.md 1.6).

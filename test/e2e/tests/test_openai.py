@@ -36,6 +36,15 @@ def test_models_are_listed(client):
     assert client.models.retrieve("smollm").id == "smollm"
 
 
+def test_the_context_is_as_long_as_the_engine_says(up, client):
+    """Nothing in the command line tells it: the engine is asked, once it is ready."""
+    props = requests.get(f"{up.url}/serving/default/smollm/props", timeout=10).json()
+    want = props["default_generation_settings"]["n_ctx"]
+    assert want > 0
+    eventually(lambda: getattr(client.models.retrieve("smollm"), "context_length", None) == want, timeout=60)
+    assert client.models.retrieve("smollm").revisions[0]["context_length"] == want
+
+
 @pytest.mark.parametrize("name", ["smollm", "default/smollm", "smollm@smollm-predictor-00001"])
 def test_chat(client, name):
     raw = client.chat.completions.with_raw_response.create(model=name, **ASK)
@@ -44,6 +53,13 @@ def test_chat(client, name):
     assert answer.usage.completion_tokens > 0
     assert answer.model == name
     assert raw.headers["x-stationmaster-revision"] == "smollm-predictor-00001"
+    ours, _, engines = answer.system_fingerprint.partition("/")
+    assert re.fullmatch(r"smollm-predictor-00001@[0-9a-f]{12}", ours)
+    assert raw.headers["x-model-digest"].removeprefix("sha256:").startswith(ours.split("@")[1])
+    assert engines, "llama.cpp has a fingerprint of its own"
+    events = list(client.chat.completions.create(model=name, stream=True, **ASK))
+    assert {e.system_fingerprint for e in events} == {answer.system_fingerprint}
+    assert {e.model for e in events} == {name}
 
 
 def test_completions(client):

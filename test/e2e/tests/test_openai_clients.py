@@ -90,12 +90,12 @@ def run(command, folder, env):
 
 def test_javascript(tooled, late):
     out = run(["node", "--test", "openai.test.mjs"], os.environ["E2E_JS"], tooled | {"LATE": late})
-    assert "# pass 7" in out, out
+    assert "# pass 9" in out, out
 
 
 def test_go(tooled, late):
     out = run(["go", "test", "-count=1", "-v", "."], CLIENTS / "go", tooled | {"LATE": late, "CGO_ENABLED": "0"})
-    assert out.count("--- PASS") == 7, out
+    assert out.count("--- PASS") == 9, out
 
 
 def test_langchain(tooled):
@@ -124,6 +124,41 @@ def test_structure_in_python(client):
         model="tooled", messages=[{"role": "user", "content": "Name a city."}], temperature=0, max_tokens=64,
         response_format={"type": "json_schema", "json_schema": {"name": "place", "schema": SCHEMA, "strict": True}})
     assert sorted(json.loads(answer.choices[0].message.content)) == ["big", "city"]
+
+
+def test_structure_in_a_stream_in_python(client):
+    ask = {"model": "tooled", "messages": [{"role": "user", "content": "Name a city."}], "temperature": 0, "max_tokens": 64,
+           "response_format": {"type": "json_schema", "json_schema": {"name": "place", "schema": SCHEMA, "strict": True}}}
+    whole = client.chat.completions.create(**ask).choices[0].message.content
+    with client.chat.completions.stream(**ask) as stream:
+        final = stream.get_final_completion()
+    assert final.choices[0].message.content == whole
+    assert sorted(json.loads(whole)) == ["big", "city"]
+
+
+def test_responses_in_python(client):
+    ask = {"model": "tooled", "input": "What is the capital of France?", "temperature": 0, "max_output_tokens": 16}
+    answer = client.responses.create(**ask)
+    assert answer.output_text.strip() and answer.usage.output_tokens > 0
+    assert answer.model == "tooled"
+    events = list(client.responses.create(stream=True, **ask))
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == answer.output_text
+    assert events[-1].type == "response.completed"
+    assert events[-1].response.usage.output_tokens == answer.usage.output_tokens
+
+
+def test_several_choices_with_logprobs_in_a_stream_in_python(client):
+    ask = {"model": "tooled", "messages": [{"role": "user", "content": "Name a city."}], "n": 2, "logprobs": True, "top_logprobs": 2,
+           "max_tokens": 4, "temperature": 0}
+    whole = client.chat.completions.create(**ask)
+    texts, tokens = ["", ""], [[], []]
+    for event in client.chat.completions.create(stream=True, **ask):
+        for choice in event.choices:
+            texts[choice.index] += choice.delta.content or ""
+            if choice.logprobs:
+                tokens[choice.index] += [t.token for t in choice.logprobs.content or []]
+    assert texts == [c.message.content for c in whole.choices]
+    assert tokens == [[t.token for t in c.logprobs.content] for c in whole.choices]
 
 
 def test_several_choices_and_logprobs_in_python(client):

@@ -12,6 +12,7 @@ import (
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
+	"github.com/openai/openai-go/v3/responses"
 	"github.com/openai/openai-go/v3/shared"
 )
 
@@ -122,6 +123,56 @@ func TestAnAnswerHasTheStructureThatWasAskedFor(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(answer.Choices[0].Message.Content), &place); err != nil || place.City == nil || place.Big == nil {
 		t.Errorf("got %q: %v", answer.Choices[0].Message.Content, err)
+	}
+}
+
+func TestAStreamHasTheStructureThatWasAskedFor(t *testing.T) {
+	params := ask(model)
+	params.MaxTokens = openai.Int(64)
+	var schema any
+	given(t, "SCHEMA", &schema)
+	params.ResponseFormat.OfJSONSchema = &shared.ResponseFormatJSONSchemaParam{
+		JSONSchema: shared.ResponseFormatJSONSchemaJSONSchemaParam{Name: "place", Strict: openai.Bool(true), Schema: schema},
+	}
+	stream := client.Chat.Completions.NewStreaming(t.Context(), params)
+	var sum openai.ChatCompletionAccumulator
+	for stream.Next() {
+		sum.AddChunk(stream.Current())
+	}
+	var place struct {
+		City *string
+		Big  *bool
+	}
+	if err := stream.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(sum.Choices[0].Message.Content), &place); err != nil || place.City == nil || place.Big == nil {
+		t.Errorf("got %q: %v", sum.Choices[0].Message.Content, err)
+	}
+}
+
+func TestResponses(t *testing.T) {
+	params := responses.ResponseNewParams{
+		Model: model, Input: responses.ResponseNewParamsInputUnion{OfString: openai.String("What is the capital of France?")},
+		Temperature: openai.Float(0), MaxOutputTokens: openai.Int(8),
+	}
+	whole, err := client.Responses.New(t.Context(), params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream := client.Responses.NewStreaming(t.Context(), params)
+	text, last := "", ""
+	for stream.Next() {
+		event := stream.Current()
+		if last = event.Type; last == "response.output_text.delta" {
+			text += event.Delta
+		}
+	}
+	if err := stream.Err(); err != nil || last != "response.completed" {
+		t.Errorf("the stream ended with %s, %v", last, err)
+	}
+	if want := whole.OutputText(); text != want || want == "" {
+		t.Errorf("streamed %q, whole %q", text, want)
 	}
 }
 

@@ -49,6 +49,25 @@ test("an answer has the structure that was asked for", async () => {
   assert.deepEqual(Object.keys(JSON.parse(answer.choices[0].message.content)).sort(), ["big", "city"]);
 });
 
+test("a stream has the structure that was asked for", async () => {
+  const request = { ...ask, max_tokens: 64, response_format: { type: "json_schema", json_schema: { name: "place", schema, strict: true } } };
+  const final = await client.chat.completions.stream(request).finalChatCompletion();
+  assert.deepEqual(Object.keys(JSON.parse(final.choices[0].message.content)).sort(), ["big", "city"]);
+});
+
+test("responses, in one answer and in a stream", async () => {
+  const request = { model, input: "What is the capital of France?", temperature: 0, max_output_tokens: 8 };
+  const whole = await client.responses.create(request);
+  assert.ok(whole.output_text);
+  let text = "", last;
+  for await (const event of await client.responses.create({ ...request, stream: true })) {
+    if (event.type === "response.output_text.delta") text += event.delta;
+    last = event;
+  }
+  assert.equal(text, whole.output_text);
+  assert.equal(last.type, "response.completed");
+});
+
 test("embeddings", async () => {
   const packed = await client.embeddings.create({ model, input: ["one", "two"] }); // the SDK asks for base64
   const plain = await client.embeddings.create({ model, input: ["one", "two"], encoding_format: "float" });
