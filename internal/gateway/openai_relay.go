@@ -279,9 +279,20 @@ func (r *relay) frame(frame []byte) error {
 	for i := range edits { // from places in the data to places in the frame
 		edits[i].From, edits[i].To = edits[i].From+at.From, edits[i].To+at.From
 	}
-	_, err := r.to.Write(openai.Apply(frame, edits...))
+	room := framesMade.Get().(*[]byte)
+	*room = openai.AppendApplied((*room)[:0], frame, edits...)
+	_, err := r.to.Write(*room)
+	if cap(*room) <= maxFrameMade {
+		framesMade.Put(room)
+	}
 	return err
 }
+
+// framesMade are buffers for frames that are changed, which would else be garbage, each of them.
+var framesMade = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxFrameMade bounds what is kept for the next one.
+const maxFrameMade = 64 << 10
 
 // watchSilence begins to look for silence; the caller holds mu.
 func (r *relay) watchSilence() {

@@ -226,7 +226,7 @@ func (t *Table) Match(host, path string) (Match, error) {
 		return Match{Path: path, Call: call}, nil
 	}
 	if call.Model == "" {
-		return Match{Path: path, Call: call}, &notFound{t: t, host: host, path: path}
+		return Match{Path: path, Call: call}, &noRouteError{t: t, host: host, path: path}
 	}
 	return t.Model(call.Model, path)
 }
@@ -275,12 +275,12 @@ func (t *Table) Named(key spec.ServiceKey, path string) (Match, bool) {
 // and read. Errors are those of Match.
 func (t *Table) Model(name, path string) (Match, error) {
 	if t == nil {
-		return Match{}, &notFound{model: name}
+		return Match{}, &noRouteError{model: name}
 	}
 	found := t.names[name]
 	switch {
 	case len(found) == 0:
-		return Match{}, &notFound{t: t, model: name}
+		return Match{}, &noRouteError{t: t, model: name}
 	case len(found) == 1, found[0].Created.Before(found[1].Created) && !found[0].Created.IsZero(),
 		!found[0].Created.IsZero() && found[1].Created.IsZero():
 		return found[0].match("", path, ByModel), nil
@@ -421,17 +421,17 @@ func bounded(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// notFound says that nothing leads to a model, or without one to a service. Its words are put together
+// noRouteError says that nothing leads to a model, or without one to a service. Its words are put together
 // when they are read: a request that names its model on the bare address has no route at first, and
 // nobody hears of that.
-type notFound struct {
+type noRouteError struct {
 	t                 *Table
 	model, host, path string
 }
 
-func (e *notFound) Unwrap() error { return errdef.ErrNotFound }
+func (e *noRouteError) Unwrap() error { return errdef.ErrNotFound }
 
-func (e *notFound) Error() string {
+func (e *noRouteError) Error() string {
 	if e.model != "" {
 		return fmt.Sprintf("no service serves a model named %s; %s", quoted(e.model), e.t.known())
 	}

@@ -145,9 +145,13 @@ func Apply(text []byte, edits ...Edit) []byte {
 	for _, e := range edits {
 		size += len(e.With) - (e.To - e.From)
 	}
-	out := make([]byte, 0, size)
+	return AppendApplied(make([]byte, 0, size), text, edits...)
+}
+
+// AppendApplied appends what Apply returns.
+func AppendApplied(out, text []byte, edits ...Edit) []byte {
 	at := 0
-	for _, e := range edits {
+	for _, e := range ordered(edits) {
 		out = append(append(out, text[at:e.From]...), e.With...)
 		at = e.To
 	}
