@@ -27,7 +27,7 @@ func measureFrames(m *machine, p plan) ([]frameResult, error) {
 		return nil, err
 	}
 	defer engine.Stop()
-	ways, stop, err := m.startAll([]kind{direct, gatewayOwn, nginx, bare}, engine.Addr)
+	ways, stop, err := m.startAll([]kind{direct, gatewayOwn, nginx, bare, floor}, engine.Addr)
 	defer stop()
 	if err != nil {
 		return nil, err

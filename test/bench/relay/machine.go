@@ -28,6 +28,7 @@ var (
 	gatewayPlain = kind{"stationmaster, no affinity", "least-requests"}
 	nginx        = kind{name: "nginx"}
 	bare         = kind{name: "reverse proxy"}
+	floor        = kind{name: "bytes alone"}
 )
 
 func (m *machine) engines(n int) (*proc.Process, error) {
@@ -41,6 +42,8 @@ func (m *machine) start(k kind, engines string) (*proc.Process, error) {
 		return &proc.Process{Name: k.name, Addr: engines, Stop: func() {}}, nil
 	case nginx:
 		return proc.SpawnNginx(front, engines, proc.NginxStreams)
+	case floor:
+		return proc.Spawn(k.name, front, os.Args[0], "-role", "copy", "-addr", engines)
 	case bare:
 		return proc.Spawn(k.name, front, os.Args[0], "-role", "reverseproxy", "-addr", engines)
 	}

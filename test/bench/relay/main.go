@@ -78,7 +78,7 @@ type report struct {
 
 func main() {
 	var (
-		role    = flag.String("role", "", "internal: engine, pages, gateway or reverseproxy")
+		role    = flag.String("role", "", "internal: engine, pages, gateway, copy or reverseproxy")
 		addr    = flag.String("addr", "", "internal: the engines' addresses")
 		picking = flag.String("picking", "default", "internal: how the gateway picks")
 		pages   = flag.Bool("pages", false, "internal: have the gateway look at the engines' pages")
@@ -107,6 +107,8 @@ func main() {
 		err = proc.Serve(pagesOfEngines(), *count)
 	case "gateway":
 		err = serveGateway(strings.Fields(*addr), *picking, *pages, *profile)
+	case "copy":
+		err = copyBytes(*addr)
 	case "reverseproxy":
 		err = proc.Serve(reverseProxy(strings.Fields(*addr)), 1)
 	default:
