@@ -291,18 +291,27 @@ func (x *exchange) choose(t *route.Target) {
 	x.metric = x.target.metrics
 }
 
-// forward passes the request on in the way that the engine understands.
+// forward passes the request on and the answer back. An answer may take minutes, so that what is called
+// meanwhile is called from here: what it took to ask is off the stack by then.
 func (x *exchange) forward(e *route.Endpoint) {
+	if resp := x.reach(e); resp != nil {
+		x.reply(resp)
+	}
+}
+
+// reach passes the request on in the way that the engine understands. It returns the response that is to
+// go back, nil where the client has its answer.
+func (x *exchange) reach(e *route.Endpoint) *upstream.Response {
 	call := x.match.Call
 	t := x.target
 	if x.way = x.wayTo(t.Target); x.way.reaches(t.Target, e) && x.translate(e) {
-		return
+		return nil
 	}
 	v2 := call.Protocol == spec.V2 && call.Op != route.Other
 	if v2 {
 		if err := convert.CheckLengths(x.r.Header); err != nil {
 			x.fail(err)
-			return
+			return nil
 		}
 	}
 	switch {
@@ -324,8 +333,9 @@ func (x *exchange) forward(e *route.Endpoint) {
 			"the engine of %s answers only over gRPC: use a gRPC client, or the paths of the Open Inference Protocol below /v2/models/%s",
 			t.service, x.match.Service.Key.Name)))
 	default:
-		x.passHTTP(e)
+		return x.passHTTP(e)
 	}
+	return nil
 }
 
 func (t *target) speaks(p spec.Protocol) bool {

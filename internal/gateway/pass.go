@@ -14,9 +14,10 @@ import (
 	"stationmaster.dev/stationmaster/internal/route"
 )
 
-// passHTTP sends the request to an engine over HTTP and its response back, neither changed
-// but for the path and the headers that concern connections.
-func (x *exchange) passHTTP(e *route.Endpoint) {
+// passHTTP sends the request to an engine over HTTP and returns the response that is to go back, nil
+// where the client has its answer. Neither is changed but for the path and the headers that concern
+// connections.
+func (x *exchange) passHTTP(e *route.Endpoint) *upstream.Response {
 	reading := x.prefill()
 	defer reading.end()
 	r := x.r
@@ -38,24 +39,27 @@ func (x *exchange) passHTTP(e *route.Endpoint) {
 	if r.ProtoMajor == 1 && len(r.Header["Upgrade"]) > 0 {
 		req.Upgrade = upgrade(r.Header)
 	}
-	defer req.Release()
 	if err := x.attachBody(req); err != nil {
+		req.Release()
 		x.fail(err)
-		return
+		return nil
 	}
 	resp, err := x.roundTrip(req, e)
 	reading.end()
 	if err != nil {
+		req.Release()
 		x.fail(err)
-		return
+		return nil
 	}
 	if resp.Status == http.StatusSwitchingProtocols {
+		defer req.Release()
 		x.switchProtocol(resp)
-		return
+		return nil
 	}
-	if !x.toldOtherwise(resp) {
-		x.reply(resp)
+	if x.toldOtherwise(resp) {
+		return nil
 	}
+	return resp
 }
 
 // targetPath is the path and query for the engine that was chosen.
