@@ -60,13 +60,14 @@ func TestTheChartRendersWhatInstallPrints(t *testing.T) {
 	rendered, err := render(t, map[string]any{
 		"image": "example.com/sm:1", "imagePullPolicy": "Always", "domain": "models.example.com",
 		"gateways": 3, "operators": 1, "serviceType": "NodePort",
+		"endpointPickers": []any{map[string]any{"namespace": "team-a", "pool": "llama"}, map[string]any{"namespace": "team-b", "pool": "qwen"}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	install := exec.Command("go", "run", "./cmd/stationmaster", "install", "--crds=false", "--namespace=models",
 		"--image=example.com/sm:1", "--image-pull-policy=Always", "--domain=models.example.com",
-		"--gateways=3", "--operators=1", "--service-type=NodePort")
+		"--gateways=3", "--operators=1", "--service-type=NodePort", "--endpoint-picker=team-a/llama", "--endpoint-picker=team-b/qwen")
 	install.Dir = "../.."
 	printed, err := install.Output()
 	if err != nil {
