@@ -4,6 +4,7 @@ package helm
 
 import (
 	"bytes"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -81,6 +82,67 @@ func TestTheChartRendersWhatInstallPrints(t *testing.T) {
 	}
 	if len(got) != len(want) {
 		t.Errorf("the chart has %d objects, the manifest %d", len(got), len(want))
+	}
+}
+
+// Each value of the chart is asked for, and does what it says where it can be seen.
+func TestEveryValueHasItsEffect(t *testing.T) {
+	plain, tested := map[string]any{"image": "sm:1"}, map[string]bool{}
+	for name, tc := range map[string]struct {
+		value any
+		at    string
+		want  string
+	}{
+		"image":           {"other:2", "Deployment/stationmaster-gateway", "image:other:2"},
+		"registry":        {"mirror.example.com/team", "Deployment/stationmaster-operator", "image:mirror.example.com/team/sm:1"},
+		"imagePullPolicy": {"Never", "Deployment/stationmaster-gateway", "imagePullPolicy:Never"},
+		"domain":          {"models.example.com", "Deployment/stationmaster-gateway", "--domain=models.example.com"},
+		"openaiPrefix":    {"/ai", "Deployment/stationmaster-gateway", "--openai-prefix=/ai"},
+		"gateways":        {5, "Deployment/stationmaster-gateway", "replicas:5"},
+		"operators":       {3, "Deployment/stationmaster-operator", "replicas:3"},
+		"serviceType":     {"ClusterIP", "Service/stationmaster-gateway", "type:ClusterIP"},
+		"resources":       {object{"operator": object{"limits": object{"memory": "3Gi"}}}, "Deployment/stationmaster-operator", "memory:3Gi"},
+		"gatewayApi":      {object{"namespace": "edge", "name": "front"}, "HTTPRoute/stationmaster-gateway", "name:front namespace:edge"},
+		"ingressClass":    {"nginx", "Ingress/stationmaster-gateway", "ingressClassName:nginx"},
+		"directGateway":   {"edge/front", "Deployment/stationmaster-operator", "--direct-gateway=edge/front"},
+		"directFrom":      {"edge-pods", "Deployment/stationmaster-operator", "--direct-from=edge-pods"},
+		"endpointPickers": {[]any{object{"namespace": "team", "pool": "llama"}}, "Deployment/llama-endpoint-picker", "image:sm:1"},
+		"alerts":          {true, "PrometheusRule/stationmaster", "groups"},
+		"dashboard":       {true, "ConfigMap/stationmaster-dashboard", "stationmaster.json"},
+	} {
+		values := maps.Clone(plain)
+		before, err := render(t, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		values[name] = tc.value
+		after, err := render(t, values)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if was := fmt.Sprint(objects(t, []byte(before))[tc.at]); strings.Contains(was, tc.want) {
+			t.Errorf("%s: %s has %q without it", name, tc.at, tc.want)
+		}
+		if is := fmt.Sprint(objects(t, []byte(after))[tc.at]); !strings.Contains(is, tc.want) {
+			t.Errorf("%s: %s lacks %q: %s", name, tc.at, tc.want, is)
+		}
+		tested[name] = true
+	}
+	c, err := loader.Load(chart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	docs, err := os.ReadFile("../../docs/kubernetes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range c.Values {
+		if !tested[name] {
+			t.Errorf("nothing tests the value %s", name)
+		}
+		if !strings.Contains(string(docs), "`"+name+"`") {
+			t.Errorf("docs/kubernetes.md says nothing of the value %s", name)
+		}
 	}
 }
 
