@@ -6,10 +6,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 const judged = `{apiVersion: serving.kserve.io/v1beta1, kind: InferenceService, metadata: {name: %s}, spec: {predictor: {%s}}}`
@@ -72,51 +68,4 @@ func (s *installation) testAdmission(t *testing.T) {
 			}
 		})
 	}
-}
-
-// testAdmissionAway shows that nothing waits for an operator that is away, and that the status
-// tells what admission would have refused.
-func (s *installation) testAdmissionAway(t *testing.T) {
-	ns := namespace(t, restricted)
-	scale := func(n string) {
-		s.kubectl(t, nil, "-n", system, "scale", "deployment/"+operator, "--replicas="+n)
-	}
-	scale("0")
-	back := func() {
-		scale("2")
-		eventually(t, "the operators are back", func() error {
-			var d appsv1.Deployment
-			if err := api.Get(t.Context(), client.ObjectKey{Namespace: system, Name: operator}, &d); err != nil {
-				return err
-			}
-			if d.Status.ReadyReplicas != 2 {
-				return fmt.Errorf("%d are ready", d.Status.ReadyReplicas)
-			}
-			return nil
-		})
-	}
-	eventually(t, "no operator is left", func() error {
-		var pods corev1.PodList
-		if err := api.List(t.Context(), &pods, client.InNamespace(system), client.MatchingLabels{"app": operator}); err != nil {
-			return err
-		}
-		if len(pods.Items) > 0 {
-			return fmt.Errorf("%d pods are", len(pods.Items))
-		}
-		return nil
-	})
-	wrong := fmt.Sprintf(judged, "iris", "model: {modelFormat: {name: onnx}, storageUri: 'oci://"+irisImage+"'}, sklearn: {}")
-	_, err := s.try(t.Context(), []byte(wrong), "-n", ns, "apply", "--server-side", "-f", "-")
-	back()
-	if err != nil {
-		t.Fatalf("nothing can be applied while the operator is away: %v", err)
-	}
-	eventually(t, "the status tells what is wrong", func() error {
-		got := s.kubectl(t, nil, "-n", ns, "get", "isvc", "iris", "-o", "jsonpath={.status.modelStatus.lastFailureInfo.message}")
-		if !strings.Contains(got, "exactly one of model, a framework field") {
-			return fmt.Errorf("it says %q", got)
-		}
-		return nil
-	})
-	s.kubectl(t, nil, "-n", ns, "delete", "isvc", "iris")
 }

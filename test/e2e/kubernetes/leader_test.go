@@ -35,8 +35,9 @@ func leader(t *testing.T, not string) string {
 	return name
 }
 
-// testLeaderKilled kills the operator that works: the one that waited takes over.
-func (s *installation) testLeaderKilled(t *testing.T) {
+// testOperatorKilled kills the operator that works, so that the one that waited takes over, and then
+// both.
+func (s *installation) testOperatorKilled(t *testing.T) {
 	ns := namespace(t, restricted)
 	service := iris(t, ns, "oci://"+irisImage, shape("1"))
 	s.start(t, service)
@@ -57,6 +58,12 @@ func (s *installation) testLeaderKilled(t *testing.T) {
 	t.Logf("the other leads after %.1f s", time.Since(began).Seconds())
 	rolledOut(t, service, "iris-predictor-00002")
 	t.Logf("what changed meanwhile is rolled out after %.1f s", time.Since(began).Seconds())
+
+	kill(t, running(t, operator)...)
+	began = time.Now()
+	apply(t, service) // back to what was first
+	rolledOut(t, service, "iris-predictor-00001")
+	t.Logf("with both killed it is rolled out after %.1f s", time.Since(began).Seconds())
 	l.end(t)
 	running(t, operator)
 }
@@ -107,16 +114,37 @@ func (s *installation) shard(t *testing.T, of *appsv1.Deployment, namespace stri
 	}
 }
 
-// testShards has two sets of operators share the cluster by namespace.
-func (s *installation) testShards(t *testing.T) {
+// testOperatorsAway has the operators go: manifests are stored all the same, and judged when they are
+// back. In between two others look after a namespace each.
+func (s *installation) testOperatorsAway(t *testing.T) {
 	var d appsv1.Deployment
 	if err := api.Get(t.Context(), client.ObjectKey{Namespace: system, Name: operator}, &d); err != nil {
 		t.Fatal(err)
 	}
+	ns := namespace(t, restricted)
 	s.scaled(t, 0)
 	defer s.scaled(t, 2)
+	wrong := fmt.Sprintf(judged, "iris", "model: {modelFormat: {name: onnx}, storageUri: 'oci://"+irisImage+"'}, sklearn: {}")
+	if _, err := s.try(t.Context(), []byte(wrong), "-n", ns, "apply", "--server-side", "-f", "-"); err != nil {
+		t.Errorf("nothing can be applied while the operators are away: %v", err)
+	}
+	s.testShards(t, &d)
+	s.scaled(t, 2)
+	eventually(t, "the status tells what is wrong", func() error {
+		got := s.kubectl(t, nil, "-n", ns, "get", "isvc", "iris", "-o", "jsonpath={.status.modelStatus.lastFailureInfo.message}")
+		if !strings.Contains(got, "exactly one of model, a framework field") {
+			return fmt.Errorf("it says %q", got)
+		}
+		return nil
+	})
+	s.kubectl(t, nil, "-n", ns, "delete", "isvc", "iris")
+}
+
+// testShards has two operators share what they look after by namespace, with no other there.
+func (s *installation) testShards(t *testing.T, of *appsv1.Deployment) {
+	t.Helper()
 	red, blue := namespace(t, restricted), namespace(t, restricted)
-	end := map[string]func(){red: s.shard(t, &d, red), blue: s.shard(t, &d, blue)}
+	end := map[string]func(){red: s.shard(t, of, red), blue: s.shard(t, of, blue)}
 	defer end[red]()
 	defer end[blue]()
 	services := map[string]*unstructured.Unstructured{}
@@ -138,7 +166,4 @@ func (s *installation) testShards(t *testing.T) {
 	if err := isReady(t, services[blue]); err == nil {
 		t.Error("a change in another shard's namespace was seen")
 	}
-	end[red]()
-	s.scaled(t, 2)
-	rolledOut(t, services[blue], "iris-predictor-00002")
 }

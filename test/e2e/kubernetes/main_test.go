@@ -166,6 +166,12 @@ func create(t *testing.T, namespace, manifests string) {
 // eventually calls check until it returns nil.
 func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
+	within(t, patience, what, check)
+}
+
+// within is eventually, for what may take longer.
+func within(t *testing.T, patience time.Duration, what string, check func() error) {
+	t.Helper()
 	every := time.NewTicker(50 * time.Millisecond)
 	defer every.Stop()
 	for began := time.Now(); ; <-every.C {

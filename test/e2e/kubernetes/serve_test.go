@@ -73,13 +73,11 @@ func TestStationmasterServes(t *testing.T) {
 			})
 		}
 	})
-	t.Run("the operator that leads is killed: the other takes over", s.testLeaderKilled)
 	t.Run("operators are killed: serving goes on, and what changed meanwhile is rolled out", s.testOperatorKilled)
 	t.Run("a gateway is killed: whoever asks again is answered", s.testGatewayKilled)
 	t.Run("operators and gateways are replaced without a lost request", s.testRestarted)
 	t.Run("a newer version comes, and all of it goes: engines and what users made stay", s.testUpgraded)
-	t.Run("the operators are away: manifests are stored, and judged later", s.testAdmissionAway)
-	t.Run("operators share the cluster by namespace", s.testShards)
+	t.Run("the operators are away: manifests are stored and judged later, and others share the work", s.testOperatorsAway)
 	t.Run("the API server is away: serving goes on", s.testOutage)
 }
 

@@ -73,11 +73,22 @@ func (a authority) secret(t *testing.T, namespace, secret, name string) {
 	}
 }
 
+func configMap(namespace, name string, data map[string]string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: data}
+}
+
 // testEngineTLS has engines serve TLS with certificates of Secrets, and the gateway believe those
 // that prove themselves.
 func (s *installation) testEngineTLS(t *testing.T) {
 	ns := namespace(t, restricted)
 	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
+	authorities := configMap(ns, "authorities", map[string]string{"ours.crt": ours.PEM})
+	moving := configMap(ns, "moving", map[string]string{"ca.crt": theirs.PEM})
+	for _, m := range []*corev1.ConfigMap{authorities, moving} {
+		if err := api.Create(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for name, tc := range map[string]struct {
 		// name is the certificate's; empty is the component's in the cluster.
 		name        string
@@ -88,8 +99,10 @@ func (s *installation) testEngineTLS(t *testing.T) {
 		"trusted":  {annotations: map[string]any{"stationmaster.dev/engine-ca": ours.PEM}},
 		"rotated":  {annotations: map[string]any{"stationmaster.dev/engine-ca": theirs.PEM + ours.PEM}},
 		"named":    {name: "llm.example.com", annotations: map[string]any{"stationmaster.dev/engine-ca": ours.PEM, "stationmaster.dev/engine-server-name": "llm.example.com"}},
+		"mapped":   {annotations: map[string]any{"stationmaster.dev/engine-ca-configmap": "authorities/ours.crt"}},
 		"skipped":  {name: "llm.example.com", annotations: map[string]any{"stationmaster.dev/engine-tls": "skip-verify"}},
 		"stranger": {annotations: map[string]any{"stationmaster.dev/engine-ca": theirs.PEM}, refused: "certificate signed by unknown authority"},
+		"moved":    {annotations: map[string]any{"stationmaster.dev/engine-ca-configmap": "moving"}, refused: "certificate signed by unknown authority"},
 		"another":  {name: "llm.example.com", annotations: map[string]any{"stationmaster.dev/engine-ca": ours.PEM}, refused: "certificate is valid for llm.example.com, not another-predictor." + ns + ".svc"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -126,9 +139,16 @@ func (s *installation) testEngineTLS(t *testing.T) {
 				}
 				return nil
 			})
-			// Another authority makes another revision, which is believed.
-			annotations["stationmaster.dev/engine-ca"], annotations["stationmaster.dev/engine-server-name"] = ours.PEM, of
-			apply(t, service)
+			// Another authority or name makes another revision, which is believed.
+			if name == "moved" {
+				moving.Data["ca.crt"] = ours.PEM
+				if err := api.Update(t.Context(), moving); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				annotations["stationmaster.dev/engine-ca"], annotations["stationmaster.dev/engine-server-name"] = ours.PEM, of
+				apply(t, service)
+			}
 			eventually(t, "the right authority and name are believed", func() error {
 				_, err := s.below(service).ask(t.Context(), 1, "hello")
 				return err
