@@ -282,7 +282,7 @@ func (r *relay) frame(frame []byte) error {
 	room := framesMade.Get().(*[]byte)
 	*room = openai.AppendApplied((*room)[:0], frame, edits...)
 	_, err := r.to.Write(*room)
-	if cap(*room) <= maxFrameMade {
+	if err == nil && cap(*room) <= maxFrameMade { // a server of HTTP/2 may read on in what it couldn't write
 		framesMade.Put(room)
 	}
 	return err

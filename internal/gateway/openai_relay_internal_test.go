@@ -158,3 +158,39 @@ func framesAreJSON(stream []byte) bool {
 	_ = look(frames.Rest())
 	return ok
 }
+
+// cutWriter is a client that is gone, whose connection reads on in what it was given.
+type cutWriter struct {
+	*httptest.ResponseRecorder
+	given []byte
+}
+
+func (w *cutWriter) Write(p []byte) (int, error) {
+	w.given = p
+	return 0, http.ErrAbortHandler
+}
+
+// TestAFrameThatCouldNotBeWrittenIsLeftAlone, for a server of HTTP/2 may read it a moment later.
+func TestAFrameThatCouldNotBeWrittenIsLeftAlone(t *testing.T) {
+	w := &cutWriter{ResponseRecorder: httptest.NewRecorder()}
+	x := &exchange{g: &Gateway{}, w: w, start: time.Now()}
+	x.ask = &asked{call: openai.Call{Op: openai.Chat}, model: "mine", dressed: dress{model: "served"}}
+	m, err := newMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.g.metrics = m
+	x.target = &target{Target: &route.Target{}, metrics: m.of(targetKey{})}
+	r := newRelay(x)
+	if err := r.frame([]byte("data: {\"model\":\"served\",\"choices\":[]}\n\n")); err == nil {
+		t.Fatal("the client is gone")
+	}
+	want := string(w.given)
+	for range 8 {
+		b := *framesMade.Get().(*[]byte)
+		clear(b[:cap(b)])
+	}
+	if string(w.given) != want || !strings.Contains(want, "mine") {
+		t.Errorf("%q became %q", want, w.given)
+	}
+}

@@ -291,6 +291,7 @@ func (x *exchange) reply(resp *upstream.Response) {
 	for err == nil {
 		if len(piece) > 0 {
 			if _, werr := x.w.Write(piece); werr != nil {
+				resp.Lend()
 				x.closeResponse(resp)
 				x.status = statusClientGone
 				panic(http.ErrAbortHandler)

@@ -130,3 +130,41 @@ func TestBodiesInPieces(t *testing.T) {
 		t.Errorf("%d connections", conns)
 	}
 }
+
+// What a client's connection couldn't write may still be read there, so that no other exchange gets it.
+func TestWhatWasLentIsNotUsedAgain(t *testing.T) {
+	for name, size := range map[string]int{"a small piece": 100, "a large one": 3 * readSize} {
+		t.Run(name, func(t *testing.T) {
+			addr := serve(t, func(c net.Conn, in *bufio.Reader) {
+				if _, err := http.ReadRequest(in); err == nil {
+					_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"+strings.Repeat("x", size))
+				}
+				_, _ = in.ReadByte()
+			})
+			p := NewPool(Config{})
+			defer p.Close()
+			resp, err := p.Host(addr).RoundTrip(t.Context(), request(http.MethodGet), http.Header{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var piece []byte
+			for got := 0; got < size; got += len(piece) {
+				if piece, err = resp.Next(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			resp.Lend()
+			if err := resp.Close(); err != nil {
+				t.Fatal(err)
+			}
+			for range 8 {
+				clear(readBuffers.Get().(*[readSize]byte)[:])
+				b := buffers.Get().(*buffer).b
+				clear(b[:cap(b)])
+			}
+			if strings.Trim(string(piece), "x") != "" {
+				t.Error("what was lent is another's by now")
+			}
+		})
+	}
+}

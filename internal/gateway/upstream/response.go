@@ -43,6 +43,8 @@ type Response struct {
 	inChunk    bool
 	done       bool
 	large      *buffer
+	// lent says that somebody may still read what Next returned last.
+	lent bool
 }
 
 type bodyMode uint8
@@ -135,6 +137,9 @@ func (r *Response) end() error {
 				r.sendErr = nil
 			}
 		}
+	}
+	if r.lent {
+		r.large, c.small = nil, nil
 	}
 	if r.large != nil {
 		putBuffer(r.large)
@@ -368,6 +373,10 @@ func (r *Response) Fault(err error) error {
 	r.broken = true
 	return &Error{Stage: StageBody, Addr: r.conn.host.addr, Err: err}
 }
+
+// Lend says that whoever was given what Next returned last may read on in it for a while, as a server of
+// HTTP/2 does with what it couldn't write: its memory is used by nobody else then.
+func (r *Response) Lend() { r.lent = true }
 
 // Ended reports whether the body's end is known without waiting: then a flush can be spared.
 func (r *Response) Ended() bool {
