@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -117,6 +118,8 @@ func (r *Reviewer) ask(ctx context.Context, req *admissionv1.AdmissionRequest) (
 	if err = errors.Join(err, listErr); err != nil || verdict.Object == nil || len(verdict.Refused) > 0 || r.Preview == nil {
 		return verdict, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, previewWait)
+	defer cancel()
 	told, err := r.Preview(ctx, req.Namespace, verdict.Object, verdict.Old)
 	verdict.Warnings = append(verdict.Warnings, told...)
 	if err != nil {
@@ -124,6 +127,10 @@ func (r *Reviewer) ask(ctx context.Context, req *admissionv1.AdmissionRequest) (
 	}
 	return verdict, nil
 }
+
+// previewWait bounds what is looked up for warnings: API servers wait five seconds for an answer, and
+// let in without one what would be refused.
+const previewWait = 2 * time.Second
 
 // Unseen is the warning where an object couldn't be looked at beside what exists.
 func Unseen(err error) string {
