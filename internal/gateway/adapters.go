@@ -177,7 +177,7 @@ func (a *adapters) cards(s scope) []card {
 			if _, err := s.table.Model(name, "/"); !errors.Is(err, errdef.ErrNotFound) {
 				continue // it is listed, or another's name
 			}
-			if service, err := a.serviceOf(s.table, name); err == nil && service != nil && (s.service == nil || s.service == service) {
+			if service, err := a.serviceOf(s.table, name); err == nil && slices.Contains(a.reported[name], service) && (s.service == nil || s.service == service) {
 				out = append(out, a.card(s, name, name, service))
 			}
 		}

@@ -91,8 +91,12 @@ func (a *adapters) read(s *route.Service, model string) (reading, bool) {
 }
 
 // serviceOf returns the service that has an adapter, by any of the ways to write its name; nil for none.
+// A namespace's own comes before another's whose engine gives it such a name whole: names that engines tell
+// lead nobody away from where a namespace does.
 func (a *adapters) serviceOf(table *route.Table, model string) (*route.Service, error) {
-	for _, r := range readings(model) {
+	all := readings(model)
+	slices.SortStableFunc(all, func(a, b reading) int { return strings.Compare(b.namespace, a.namespace) })
+	for _, r := range all {
 		found := a.servicesWith(table, r)
 		if len(found) == 0 {
 			continue
@@ -112,14 +116,14 @@ func (a *adapters) servicesWith(table *route.Table, r reading) []*route.Service 
 	var found []*route.Service
 	if a != nil {
 		found = slices.DeleteFunc(slices.Clone(a.reported[r.adapter]), func(s *route.Service) bool {
-			return r.namespace != "" && s.Key.Namespace != r.namespace
+			return r.namespace != "" && s.Key.Namespace != r.namespace || !s.Open()
 		})
 	}
 	if r.namespace == "" {
 		return found
 	}
 	for _, s := range table.Services() {
-		if s.Key.Namespace == r.namespace && slices.Contains(s.Adapters, r.adapter) && !slices.Contains(found, s) {
+		if s.Key.Namespace == r.namespace && s.Open() && slices.Contains(s.Adapters, r.adapter) && !slices.Contains(found, s) {
 			found = append(found, s)
 		}
 	}

@@ -33,15 +33,22 @@ func TestAdaptersAreNamedAsServicesAre(t *testing.T) {
 	own := elsewhere("lab", llm("lab", "/", "served", route.Endpoint{HTTP: engine(t, asked("lab"))}))
 	twin := elsewhere("mill", llm("mill", "/", "served", route.Endpoint{HTTP: engine(t, asked("mill"))}))
 	at := func(s route.Service) string { return s.Components[spec.Predictor].Targets[0].Endpoints[0].HTTP }
+	// One that pods alone find, by its host, and an engine whose adapters have others' names.
+	hidden := elsewhere("vault", llm("vault", "/", "served", route.Endpoint{HTTP: engine(t, asked("vault"))}))
+	hidden.PathPrefix, hidden.Hosts, hidden.Adapters = "", []route.Host{{Name: "vault.vault"}}, []string{"secret"}
+	taker := elsewhere("aaa", llm("taker", "/", "served", route.Endpoint{HTTP: engine(t, asked("taker"))}))
+	taker.Created = time.Unix(1, 0)
 	var known state.Topic[lora.Known]
 	known.Publish(&lora.Known{
+		at(hidden): {Service: hidden.Key, Adapters: []lora.Adapter{{Name: "secret", Parent: "served"}, {Name: "more", Parent: "served"}}},
+		at(taker):  {Service: taker.Key, Adapters: []lora.Adapter{{Name: "team/sql"}, {Name: "lab/shared"}, {Name: "default/sql@prev"}}},
 		old:        {Service: base.Key, Adapters: []lora.Adapter{{Name: "sql", Parent: "served"}}},
 		next:       {Service: base.Key, Adapters: []lora.Adapter{{Name: "org/chat", Parent: "served"}, {Name: "sql", Parent: "served"}}},
 		at(listed): {Service: listed.Key, Adapters: []lora.Adapter{{Name: "sql", Parent: "served"}}},
 		at(own):    {Service: own.Key, Adapters: []lora.Adapter{{Name: "shared", Parent: "served"}}},
 		at(twin):   {Service: twin.Key, Adapters: []lora.Adapter{{Name: "shared", Parent: "served"}}},
 	})
-	g := start(t, func(c *gateway.Config) { c.Adapters = &known }, base, listed, own, twin)
+	g := start(t, func(c *gateway.Config) { c.Adapters = &known }, base, listed, own, twin, hidden, taker)
 	c := client(t)
 	for name, tc := range map[string]struct {
 		host, model, want, reached string
@@ -63,6 +70,11 @@ func TestAdaptersAreNamedAsServicesAre(t *testing.T) {
 		"several services, none older":         {model: "shared", status: 409, message: "lab/lab, mill/mill): name the adapter as <namespace>/shared"},
 		"no such revision":                     {model: "sql@llm-00009", status: 404, message: `no revision "llm-00009"`},
 		"no such adapter of the namespace":     {model: "lab/sql", status: 404, message: "lab/sql"},
+		"a hidden service's, by its host":      {host: "vault.vault", model: "secret", want: "vault", reached: "secret"},
+		"a hidden service's listed one":        {model: "secret", status: 404, message: "secret"},
+		"with its namespace":                   {model: "vault/secret", status: 404, message: "vault/secret"},
+		"one that its engine told of":          {model: "more", status: 404, message: "more"},
+		"a hidden service itself":              {model: "vault/vault", status: 404, message: "vault/vault"},
 		"no such adapter":                      {model: "team/none", status: 404, message: "team/none"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +103,10 @@ func TestAdaptersAreNamedAsServicesAre(t *testing.T) {
 			t.Errorf("%s: %d %s", path, a.StatusCode, a.body)
 		}
 	}
-	for _, path := range []string{"/openai/v1/models/sql@nope", "/v1/models/team/none"} {
+	if a := do(t, c, request(t, http.MethodGet, g.url("/openai/v1/models"), "")); strings.Contains(a.body, `"id":"team/sql"`) || strings.Contains(a.body, "vault") {
+		t.Errorf("the list has models that lead elsewhere or nowhere: %s", a.body)
+	}
+	for _, path := range []string{"/openai/v1/models/secret", "/openai/v1/models/more", "/openai/v1/models/sql@nope", "/v1/models/team/none"} {
 		if a := do(t, c, request(t, http.MethodGet, g.url(path), "")); a.StatusCode != http.StatusNotFound {
 			t.Errorf("%s: %d %s", path, a.StatusCode, a.body)
 		}

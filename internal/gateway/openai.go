@@ -255,7 +255,7 @@ func (a *asked) find(t *route.Table, m *route.Match, err error) error {
 		case err == nil:
 			return nil
 		case errors.Is(err, errdef.ErrNotFound) && name.Namespace != "":
-			if found, ok := t.Named(spec.ServiceKey{Namespace: name.Namespace, Name: name.Name}, path); ok {
+			if found, ok := t.Named(spec.ServiceKey{Namespace: name.Namespace, Name: name.Name}, path); ok && found.Service.Open() {
 				*m, err = found, nil
 			}
 		case errors.Is(err, errdef.ErrNotFound) && name.Revision != "":

@@ -87,7 +87,11 @@ func Compile(services []Service) *Table {
 				depths[strings.Count(p, "/")] = true
 			}
 		}
-		for _, n := range slices.Concat(s.BareNames, s.Adapters) {
+		names := slices.Concat(s.BareNames, s.Adapters)
+		if !s.Open() {
+			names = nil
+		}
+		for _, n := range names {
 			if n != "" && !slices.Contains(t.names[n], s) {
 				t.names[n] = append(t.names[n], s)
 			}

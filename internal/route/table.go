@@ -23,7 +23,7 @@ type Service struct {
 	// BareNames are the model names under which the service answers on the bare address.
 	BareNames []string
 	// Adapters are names of LoRA adapters that the service lists, in order. They lead to it on the
-	// bare address, too, and engines know them by the same names.
+	// bare address, too, if it is Open, and engines know them by the same names.
 	Adapters []string
 	// Entry is the component that outside traffic meets first: transformer if there is one.
 	Entry      spec.Component
@@ -34,6 +34,10 @@ type Service struct {
 	// the older. Zero counts as youngest.
 	Created time.Time
 }
+
+// Open reports whether the service has a name for clients outside the cluster. Those of one that hasn't
+// know its hosts alone: neither its adapters' names nor its key lead to it from the bare address.
+func (s *Service) Open() bool { return s.PathPrefix != "" || len(s.BareNames) > 0 }
 
 // Host is a name that leads to a component of a service; an empty Component means Entry.
 type Host struct {
