@@ -83,7 +83,7 @@ func modelsOf(rev *smv1alpha1.Revision) map[string]string {
 	out := map[string]string{}
 	for _, m := range rev.Spec.Models {
 		switch scheme, _, _ := strings.Cut(m.URI, "://"); scheme {
-		case "pvc", "oci", "oci+native":
+		case "pvc", "oci", "oci+native", "oci+modelcar":
 		default:
 			out[m.URI] = m.MountPath
 			if m.MountPath == "" {

@@ -41,6 +41,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/objectstore"
 	"stationmaster.dev/stationmaster/internal/pick"
 	"stationmaster.dev/stationmaster/internal/platform/kube"
+	"stationmaster.dev/stationmaster/internal/platform/kube/oci"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
 	"stationmaster.dev/stationmaster/internal/state"
@@ -59,6 +60,9 @@ type OperatorConfig struct {
 	Operator string
 	// Image is the image of this binary, for pulling models and for the built-in runtime.
 	Image string
+	// OCIDelivery is how models of oci:// reach pods: image-volume or modelcar; empty means
+	// image-volume.
+	OCIDelivery string
 	// Domain is the last part of service hosts; HTTPPort and GRPCPort are the gateway's as
 	// clients from outside reach it, and stand in URLs.
 	Domain             string
@@ -100,6 +104,10 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 	if cfg.Image == "" {
 		return errdef.New(errdef.ErrInvalid, "--image is missing: pods that pull models and the built-in runtime run this binary's own image")
 	}
+	images, err := oci.Parse(cfg.OCIDelivery)
+	if err != nil {
+		return errdef.New(errdef.ErrInvalid, "--oci-delivery: "+err.Error())
+	}
 	config, err := clusterConfig(cfg.Kubeconfig, cfg.Logger)
 	if err != nil {
 		return err
@@ -130,6 +138,7 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 			return controller.Service(ctx, k)
 		},
 		Image:       cfg.Image,
+		Images:      images,
 		GatewayHost: cfg.Gateway + "." + cfg.Namespace + ".svc.cluster.local",
 		GatewayPods: append([]kube.PodSelector{
 			{Namespace: cfg.Namespace, Labels: map[string]string{"app": cfg.Gateway}},

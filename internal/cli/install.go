@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"stationmaster.dev/stationmaster/internal/install"
+	"stationmaster.dev/stationmaster/internal/platform/kube/oci"
 )
 
 func newInstall(std IO) *cobra.Command {
@@ -40,6 +41,9 @@ them, give it to 'kubectl delete -f -' with --crds=false.`,
 					return usageError{fmt.Errorf("--endpoint-picker %q: want namespace/name of an InferencePool", p)}
 				}
 			}
+			if _, err := oci.Parse(o.OCIDelivery); err != nil {
+				return usageError{fmt.Errorf("--oci-delivery: %w", err)}
+			}
 			raw, err := install.Manifest(o)
 			if err != nil {
 				return fmt.Errorf("install: %w", err)
@@ -54,6 +58,7 @@ them, give it to 'kubectl delete -f -' with --crds=false.`,
 	f.StringVar(&o.Namespace, "namespace", o.Namespace, "where operator and gateway run")
 	f.StringVar(&o.Domain, "domain", o.Domain, "domain of service hosts")
 	f.StringVar(&o.OpenAIPrefix, "openai-prefix", o.OpenAIPrefix, "what may stand before /v1 in paths of the OpenAI API; / for nothing")
+	f.StringVar(&o.OCIDelivery, "oci-delivery", o.OCIDelivery, "how models of oci:// reach pods: image-volume or modelcar")
 	f.Int32Var(&o.Gateways, "gateways", o.Gateways, "replicas of the gateway")
 	f.Int32Var(&o.Operators, "operators", o.Operators, "replicas of the operator; one works, the others wait")
 	f.StringVar(&o.ServiceType, "service-type", o.ServiceType, "type of the gateway's Service: LoadBalancer, NodePort or ClusterIP")

@@ -81,7 +81,8 @@ func Chart() (map[string][]byte, error) {
 	o := Options{
 		Namespace: "{{ .Release.Namespace }}", Image: `{{ include "stationmaster.image" $ }}`,
 		PullPolicy: "{{ .Values.imagePullPolicy }}", Domain: "{{ .Values.domain }}", OpenAIPrefix: "{{ .Values.openaiPrefix }}",
-		Gateways: gatewaysHole, Operators: operatorsHole, ServiceType: "{{ .Values.serviceType }}",
+		OCIDelivery: "{{ .Values.ociDelivery }}",
+		Gateways:    gatewaysHole, Operators: operatorsHole, ServiceType: "{{ .Values.serviceType }}",
 		ParentGateway: "{{ .Values.gatewayApi.namespace }}/{{ .Values.gatewayApi.name }}", IngressClass: "{{ .Values.ingressClass }}",
 		DirectGateway: "{{ .Values.directGateway }}", DirectFrom: "{{ .Values.directFrom }}",
 	}
@@ -139,6 +140,8 @@ imagePullPolicy: IfNotPresent
 domain: %s
 # What may stand before /v1 in paths of the OpenAI API; / for nothing.
 openaiPrefix: %s
+# How models of oci:// reach pods: image-volume or modelcar. Pods that run keep what they have.
+ociDelivery: %s
 # Replicas of the gateway.
 gateways: %d
 # Replicas of the operator; one works, the others wait.
@@ -161,7 +164,7 @@ endpointPickers: []
 alerts: false
 # The dashboard, as a ConfigMap that Grafana's sidecar picks up.
 dashboard: false
-`, d.Domain, d.OpenAIPrefix, d.Gateways, d.Operators, d.ServiceType, resources),
+`, d.Domain, d.OpenAIPrefix, d.OCIDelivery, d.Gateways, d.Operators, d.ServiceType, resources),
 		"templates/_helpers.tpl":       []byte(helpersTemplate),
 		"templates/stationmaster.yaml": []byte(template),
 		"templates/observability.yaml": []byte(observabilityTemplate),

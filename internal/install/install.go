@@ -35,6 +35,8 @@ type Options struct {
 	Domain string
 	// OpenAIPrefix is what may stand before /v1 in paths of the OpenAI API.
 	OpenAIPrefix string
+	// OCIDelivery is how models of oci:// reach pods: image-volume or modelcar.
+	OCIDelivery string
 	// Gateways and Operators are numbers of replicas.
 	Gateways, Operators int32
 	// ServiceType is that of the gateway's Service: LoadBalancer, NodePort or ClusterIP.
@@ -56,7 +58,7 @@ type Options struct {
 // Defaults are the options of an installation for which nobody said otherwise.
 func Defaults() Options {
 	return Options{
-		Namespace: "stationmaster-system", Domain: "example.com", OpenAIPrefix: "/openai", Gateways: 2, Operators: 2,
+		Namespace: "stationmaster-system", Domain: "example.com", OpenAIPrefix: "/openai", OCIDelivery: "image-volume", Gateways: 2, Operators: 2,
 		ServiceType: string(corev1.ServiceTypeLoadBalancer), CRDs: true,
 		OperatorResources: usual(), GatewayResources: usual(),
 	}
@@ -159,7 +161,7 @@ func Objects(o Options) []any {
 			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: operator, Namespace: o.Namespace}},
 		},
 		o.service(), o.webhookService(), o.webhookSecret(),
-		o.deployment(operator, o.Operators, []string{"operator", "--domain=" + o.Domain, "--direct-gateway=" + o.DirectGateway, "--direct-from=" + o.DirectFrom, fmt.Sprintf("--webhook=:%d", webhook)}, []corev1.ContainerPort{
+		o.deployment(operator, o.Operators, []string{"operator", "--domain=" + o.Domain, "--direct-gateway=" + o.DirectGateway, "--direct-from=" + o.DirectFrom, "--oci-delivery=" + o.OCIDelivery, fmt.Sprintf("--webhook=:%d", webhook)}, []corev1.ContainerPort{
 			{Name: "webhook", ContainerPort: webhook},
 		}),
 		o.deployment(gateway, o.Gateways, []string{"gateway", "--domain=" + o.Domain, "--openai-prefix=" + o.OpenAIPrefix}, []corev1.ContainerPort{

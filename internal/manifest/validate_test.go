@@ -291,6 +291,7 @@ func TestValidate(t *testing.T) {
 		"a negative batch":                    {is: with(func(s is) { s.Spec.Predictor.Batcher = &v1beta1.Batcher{MaxBatchSize: ptr(-1)} }), want: []string{"batcher.maxBatchSize"}},
 		"an unknown deployment mode":          {is: with(func(s is) { annotate(s, DeploymentModeAnnotation, "Fast") }), want: []string{"metadata.annotations[serving.kserve.io/deploymentMode]: Unsupported value"}},
 		"workers":                             {is: workers(func(is) {})},
+		"workers with a modelcar":             {is: workers(func(s is) { s.Spec.Predictor.Model.StorageURI = ptr("oci+modelcar://a/m") })},
 		"workers with a model on the web":     {is: workers(func(s is) { s.Spec.Predictor.Model.StorageURI = ptr("https://a/m") }), want: []string{"workers share the model, so it must be on pvc:// or oci://"}},
 		"workers that are scaled":             {is: workers(func(s is) { annotate(s, AutoscalerClassAnnotation, "hpa") }), want: []string{"set it to none"}},
 		"workers of size 0":                   {is: workers(func(s is) { s.Spec.Predictor.WorkerSpec.TensorParallelSize = ptr(0) }), want: []string{"tensorParallelSize: Invalid value: 0"}},

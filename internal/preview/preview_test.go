@@ -207,6 +207,7 @@ func TestADryRunTellsWhatTheReconcilerWould(t *testing.T) {
 		"certificates that are none":                 {object: service("stationmaster.dev/engine-ca-configmap: settings/colour", sound), both: []string{"must be certificates as PEM"}},
 		"a scheme that nobody reads":                 {object: service("", "model: {modelFormat: {name: onnx}, protocolVersion: v2, storageUri: 'hdfs://a/b'}"), both: []string{"nobody reads models of hdfs://"}},
 		"an image":                                   {object: service("", "model: {modelFormat: {name: onnx}, protocolVersion: v2, storageUri: 'oci://a/b'}"), machine: []string{"nobody reads models of oci://"}},
+		"an image that runs beside the engine":       {object: service("", "model: {modelFormat: {name: onnx}, protocolVersion: v2, storageUri: 'oci+modelcar://a/b'}"), machine: []string{"nobody reads models of oci+modelcar://"}},
 		"a transformer without its config":           {object: service("", sound) + "  transformer: {containers: [{name: t, image: x, envFrom: [{configMapRef: {name: none}}]}]}\n", both: []string{"spec.transformer: the ConfigMap none isn't there"}},
 		"a trained model without a service":          {object: model("many", "https://m/a", "nobody"), both: []string{"spec.inferenceService names nobody"}},
 		"a trained model of a single one's service":  {object: model("onnx", "https://m/a", "reader"), both: []string{`the model won't be served: Inference Service "reader" predictor is not configured`}},

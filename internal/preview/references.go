@@ -74,7 +74,7 @@ func (s *sight) references(ctx context.Context, is *v1beta1.InferenceService, c 
 // reads says whether models of a scheme are fetched, or mounted.
 func (s *sight) reads(scheme string) bool {
 	both := []string{"https", "http", "s3", "gs", "abfs", "hf", "pvc", "file", "", manifest.StorageScheme}
-	return slices.Contains(both, scheme) || !s.OneMachine && (scheme == "oci" || scheme == "oci+native")
+	return slices.Contains(both, scheme) || !s.OneMachine && slices.Contains([]string{"oci", "oci+native", "oci+modelcar"}, scheme)
 }
 
 // orImage names what is there on a cluster beside.

@@ -97,6 +97,7 @@ func TestEveryValueHasItsEffect(t *testing.T) {
 		"registry":        {"mirror.example.com/team", "Deployment/stationmaster-operator", "image:mirror.example.com/team/sm:1"},
 		"imagePullPolicy": {"Never", "Deployment/stationmaster-gateway", "imagePullPolicy:Never"},
 		"domain":          {"models.example.com", "Deployment/stationmaster-gateway", "--domain=models.example.com"},
+		"ociDelivery":     {"modelcar", "Deployment/stationmaster-operator", "--oci-delivery=modelcar"},
 		"openaiPrefix":    {"/ai", "Deployment/stationmaster-gateway", "--openai-prefix=/ai"},
 		"gateways":        {5, "Deployment/stationmaster-gateway", "replicas:5"},
 		"operators":       {3, "Deployment/stationmaster-operator", "replicas:3"},

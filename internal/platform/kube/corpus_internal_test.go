@@ -335,7 +335,7 @@ func keptByDeployment(t *testing.T, is *servingv1beta1.InferenceService, d *apps
 			if i < 0 || (!server.VolumeMounts[i].ReadOnly && pod.Annotations[readOnlyOptOut] != "false") {
 				t.Errorf("the model isn't at %s: %v", manifest.DefaultModelPath, server.VolumeMounts)
 			}
-			if kind, _ := sourceOf(*m.StorageURI); kind == pulled && (len(pod.Spec.InitContainers) == 0 || pod.Spec.InitContainers[0].Name != pullContainer) {
+			if kind, _ := (&Config{}).sourceOf(*m.StorageURI); kind == pulled && (len(pod.Spec.InitContainers) == 0 || pod.Spec.InitContainers[0].Name != pullContainer) {
 				t.Errorf("nothing pulls %s", *m.StorageURI)
 			}
 		}

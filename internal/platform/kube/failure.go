@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"stationmaster.dev/stationmaster/internal/platform/kube/oci"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -129,13 +130,16 @@ func containerFailure(p *corev1.Pod, s *corev1.ContainerStatus, initial bool) (f
 	return nil, false
 }
 
-// startFailure is that of a container that couldn't be started. Where the message speaks of an
-// image volume, it is the model that is missing.
+// startFailure is that of a container that couldn't be started. Where it brings a modelcar's image, or
+// the message speaks of an image volume, it is the model that is missing.
 func startFailure(p *corev1.Pod, s *corev1.ContainerStatus, hint string) *spec.Failure {
 	w := s.State.Waiting
 	f := &spec.Failure{Reason: spec.StartFailed, Container: s.Name, ExitCode: -1, At: waitingSince(p)}
 	what := fmt.Sprintf("container %s (image %s)", s.Name, s.Image)
-	volumes := imageVolumes(p)
+	volumes := modelImages(p)
+	if uri, ok := volumes[s.Name]; ok && oci.Prefetch(s.Name) {
+		f.Reason, what = spec.ModelPullFailed, "model "+uri
+	}
 	for _, v := range p.Spec.Volumes {
 		uri, model := volumes[v.Name]
 		if model && v.Image != nil && (strings.Contains(w.Message, v.Image.Reference) || w.Reason == "ImageVolumeMountFailed") {
@@ -149,6 +153,9 @@ func startFailure(p *corev1.Pod, s *corev1.ContainerStatus, hint string) *spec.F
 	}
 	if hint != "" {
 		f.Message += "; " + hint
+	}
+	if (w.Reason == "ImageVolumeMountFailed" || w.Reason == "CreateContainerError") && hasImageVolume(&p.Spec) {
+		f.Message += "; where the node has no image volumes: " + otherDelivery
 	}
 	return f
 }
@@ -189,6 +196,12 @@ func ended(p *corev1.Pod, s *corev1.ContainerStatus, t *corev1.ContainerStateTer
 			how = strings.TrimPrefix(f.LogTail[n-1], pullCommand)
 		}
 		f.Message = "model " + pulledModel(p, s.Name) + " couldn't be pulled: " + how
+	case oci.Prefetch(s.Name) && modelImages(p)[s.Name] != "":
+		f.Reason = spec.ModelPullFailed
+		if why := strings.TrimSpace(t.Message); why != "" {
+			how = why
+		}
+		f.Message = "model " + modelImages(p)[s.Name] + " can't come by modelcar: " + how + "; its image needs a shell with test, ln and sleep, and the model below /models"
 	case t.Reason == "ContainerCannotRun", t.Reason == "StartError":
 		f.Reason = spec.StartFailed
 		f.Message = fmt.Sprintf("container %s (image %s) couldn't be started: %s", s.Name, s.Image, strings.TrimSpace(t.Message))

@@ -18,6 +18,7 @@ import (
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/catalogue"
 	"stationmaster.dev/stationmaster/internal/manifest"
+	"stationmaster.dev/stationmaster/internal/platform/kube/oci"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -129,6 +130,13 @@ var gatewayed = Config{
 	},
 }
 
+// delivered is such an operator that was told how models in images come.
+func delivered(how oci.Delivery) Config {
+	cfg := gatewayed
+	cfg.Images = how
+	return cfg
+}
+
 // TestChildrenOfManifests records the objects of our own manifests and of samples of KServe's
 // repository.
 func TestChildrenOfManifests(t *testing.T) {
@@ -219,6 +227,30 @@ spec:
   predictor:
     imagePullSecrets: [{name: registry}]
     model: {modelFormat: {name: sklearn}, storageUri: "oci+native://registry.example/sklearn:v1"}
+`},
+		"modelcar": {cfg: delivered(oci.Modelcar), replicas: 1, text: `
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: iris}
+spec:
+  predictor:
+    model: {modelFormat: {name: onnx}, storageUri: "oci://registry.example/iris:v1"}
+`},
+		"modelcars-beside-others": {cfg: delivered(oci.ImageVolume), replicas: 1, text: `
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: many}
+spec:
+  predictor:
+    storageUris:
+      - {uri: "hf://org/base", mountPath: /mnt/models/base}
+      - {uri: "oci+modelcar://registry.example/adapter:1", mountPath: /mnt/models/adapter}
+      - {uri: "oci+modelcar://registry.example/words:1", mountPath: /mnt/words}
+      - {uri: "oci+native://registry.example/extra:1", mountPath: /mnt/extra}
+    containers:
+      - name: kserve-container
+        image: registry.example/engine:1
+        ports: [{containerPort: 8080}]
 `},
 		"triton-transformer": {cfg: gatewayed, replicas: 1, file: "v1beta1/triton/torchscript/torch_grpc_transformer.yaml"},
 		"huggingface-gpu":    {cfg: gatewayed, replicas: 1, file: "storage/hf/hf_isvc.yaml"},

@@ -40,6 +40,7 @@ func (c *Config) groups(m member, leader corev1.PodTemplateSpec) ([]client.Objec
 	heads := m.meta()
 	heads.Name = manifest.HeadServiceName(m.workload.Service.Name, ordinal(m.revision.Name))
 	heads.Annotations = map[string]string{annotationGroups: m.revision.Name}
+	c.noteDelivery(m, heads.Annotations)
 	service := &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: heads,

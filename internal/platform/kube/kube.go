@@ -29,6 +29,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/manifest"
 	"stationmaster.dev/stationmaster/internal/platform"
 	"stationmaster.dev/stationmaster/internal/platform/kube/lws"
+	"stationmaster.dev/stationmaster/internal/platform/kube/oci"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -44,6 +45,9 @@ type Config struct {
 	// Image is our own image, whose entrypoint is the stationmaster binary. It pulls models and
 	// is the built-in runtime. Empty means that neither works, which shows as a failure.
 	Image string
+	// Images is how models in images reach pods where their scheme is oci:// and doesn't say it; empty
+	// means image volumes. Pods that run keep what they were made with.
+	Images oci.Delivery
 	// GatewayHost is the DNS name of the gateway's Service, to which the components' Services
 	// point. Empty means that they lead to the pods themselves, past canary and activation.
 	GatewayHost string
@@ -234,7 +238,7 @@ func (p *Platform) Apply(ctx context.Context, key spec.ServiceKey, want []platfo
 	objects = append(objects, p.cfg.serviceObjects(key, members)...)
 	slices.SortStableFunc(objects, func(a, b client.Object) int { return order(a) - order(b) })
 	for _, o := range objects {
-		err := withoutGroups(o, p.converge(ctx, o))
+		err := withoutImageVolumes(o, withoutGroups(o, p.converge(ctx, o)))
 		switch {
 		case err == nil:
 		case isRefusal(err):
@@ -389,6 +393,9 @@ func (p *Platform) member(ctx context.Context, a platform.Assignment) (member, [
 	deployment, _ := live.(*appsv1.Deployment)
 	if deployment != nil {
 		cfg.Image = cfg.ownImage(deployment, rev.Spec.Hash)
+	}
+	if cfg.Images, err = p.delivery(ctx, &m, deployment); err != nil {
+		return m, nil, err
 	}
 	m.startup = startupOf(deployment, rev.Spec.Hash, a.Startup)
 	if a.Elsewhere {

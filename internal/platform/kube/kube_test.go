@@ -21,6 +21,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/platform"
 	"stationmaster.dev/stationmaster/internal/platform/kube"
+	"stationmaster.dev/stationmaster/internal/platform/kube/oci"
 	"stationmaster.dev/stationmaster/internal/platform/platformtest"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
@@ -502,5 +503,39 @@ func TestAnUpgradedOperatorReplacesNoPod(t *testing.T) {
 	cs, _, _ := unstructured.NestedSlice(c.get("deployments/default/iris-predictor-00002").Object, "spec", "template", "spec", "initContainers")
 	if pull, _ := cs[0].(map[string]any); pull["image"] != "registry.example/stationmaster:2" {
 		t.Errorf("a new revision pulls with %v", pull["image"])
+	}
+}
+
+func TestAnOperatorThatDeliversOtherwiseReplacesNoPod(t *testing.T) {
+	c := newCluster(t)
+	want := platform.Assignment{Workload: workload("iris-predictor-00001", "a", "oci://registry.example/m:1"), Replicas: 1}
+	old := start(t, c, guarded)
+	apply(t, old, want)
+	until(t, old, "one ready", ready(1))
+	c.written()
+	cfg := guarded
+	cfg.Images = oci.Modelcar
+	p := start(t, c, cfg)
+	apply(t, p, want)
+	if got := c.written(); len(got) > 0 {
+		t.Errorf("the other setting made the calls %v", got)
+	}
+	shares := func(revision string) bool {
+		on, _, _ := unstructured.NestedBool(c.get("deployments/default/"+revision).Object, "spec", "template", "spec", "shareProcessNamespace")
+		return on
+	}
+	// A revision that is new, or starts from zero, comes the new way.
+	next := platform.Assignment{Workload: workload("iris-predictor-00002", "b", "oci://registry.example/m:2"), Replicas: 1}
+	apply(t, p, want, next)
+	if shares("iris-predictor-00001") || !shares("iris-predictor-00002") {
+		t.Error("the one that runs came by modelcar, or the new one didn't")
+	}
+	want.Replicas = 0
+	apply(t, p, want, next)
+	until(t, p, "the new one alone", func(o spec.Observed) bool { return len(o.Replicas) == 1 })
+	want.Replicas = 1
+	apply(t, p, want, next)
+	if !shares("iris-predictor-00001") {
+		t.Error("from zero, it didn't come by modelcar")
 	}
 }

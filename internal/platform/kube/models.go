@@ -8,6 +8,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"stationmaster.dev/stationmaster/internal/platform/kube/oci"
+	"stationmaster.dev/stationmaster/internal/spec"
 )
 
 // Names that KServe gives the parts by which models reach a pod (kserve.md 1.7).
@@ -16,6 +19,7 @@ const (
 	pulledVolume      = "kserve-provision-location"
 	claimVolume       = "kserve-pvc-source"
 	imageVolume       = "kserve-image-source"
+	linkVolume        = "kserve-modelcar-link"
 	readOnlyOptOut    = "storage.kserve.io/readonly"
 	scratchVolume     = "stationmaster-tmp"
 	terminationReport = "/dev/termination-log"
@@ -31,16 +35,23 @@ const (
 	pulled source = iota
 	fromClaim
 	fromImage
+	fromCar
 )
 
 // sourceOf parts a model's URI: how it comes, and what is behind its scheme.
-func sourceOf(uri string) (source, string) {
-	scheme, rest, _ := strings.Cut(uri, "://")
-	switch scheme {
-	case "pvc":
+func (c *Config) sourceOf(uri string) (source, string) {
+	if how, image, ok := oci.Of(uri, c.Images); ok {
+		switch how {
+		case oci.ImageVolume:
+			return fromImage, image
+		case oci.Modelcar:
+			return fromCar, image
+		case oci.Fetch:
+			return pulled, uri
+		}
+	}
+	if scheme, rest, _ := strings.Cut(uri, "://"); scheme == "pvc" {
 		return fromClaim, rest
-	case "oci", "oci+native":
-		return fromImage, rest
 	}
 	return pulled, uri
 }
@@ -54,8 +65,9 @@ func (c *Config) mountModels(t *corev1.PodTemplateSpec, m member) error {
 	images := map[string]string{}
 	claims := map[string]string{}
 	var pulls []corev1.Container
+	var cars []oci.Car
 	for i, model := range m.workload.Models {
-		switch kind, rest := sourceOf(model.URI); kind {
+		switch kind, rest := c.sourceOf(model.URI); kind {
 		case fromClaim:
 			claim, sub, _ := strings.Cut(rest, "/")
 			if claim == "" {
@@ -78,6 +90,10 @@ func (c *Config) mountModels(t *corev1.PodTemplateSpec, m member) error {
 			}})
 			// An image volume can't be written to, whatever the annotation says.
 			mounts = append(mounts, corev1.VolumeMount{Name: name, MountPath: model.MountPath, SubPath: "models", ReadOnly: true})
+		case fromCar:
+			car := oci.Car{Image: rest, MountPath: path.Clean(model.MountPath), Number: len(cars)}
+			images[car.Prefetcher()] = model.URI
+			cars = append(cars, car)
 		default:
 			if c.Image == "" {
 				return fmt.Errorf("model %s has to be pulled, and the operator wasn't told the image that does it: set it", model.URI)
@@ -113,6 +129,16 @@ func (c *Config) mountModels(t *corev1.PodTemplateSpec, m member) error {
 		// They go first, as on one machine, where the manifest's own find the models there.
 		pod.InitContainers = append(pulls, pod.InitContainers...)
 	}
+	shared := ""
+	if len(fetched) > 0 {
+		shared = commonDir(fetched)
+	}
+	links, err := c.board(pod, &m.workload, cars, shared)
+	if err != nil {
+		return err
+	}
+	// Those that hold others come first.
+	mounts = append(links, mounts...)
 	for i := range pod.Containers {
 		container := &pod.Containers[i]
 		if !serves(&m.workload, container) {
@@ -126,6 +152,61 @@ func (c *Config) mountModels(t *corev1.PodTemplateSpec, m member) error {
 		}
 	}
 	return nil
+}
+
+// board adds the modelcars of a pod, and returns the mounts of the directories that hold their links.
+// Those that see a modelcar's files run as the same user as it. A link may be where the models are that
+// were pulled, which shared is; empty means there are none.
+func (c *Config) board(pod *corev1.PodSpec, w *spec.Workload, cars []oci.Car, shared string) ([]corev1.VolumeMount, error) {
+	if len(cars) == 0 {
+		return nil, nil
+	}
+	parents, err := oci.Park(cars, pathsOf(w.Models), shared)
+	if err != nil {
+		return nil, err
+	}
+	var as oci.Identity
+	for i := range pod.Containers {
+		container := &pod.Containers[i]
+		if !serves(w, container) {
+			continue
+		}
+		var known oci.Identity
+		if own, _ := splitTag(c.Image); own != "" {
+			if repository, _ := splitTag(container.Image); repository == own {
+				user := int64(nonRoot)
+				known = oci.Identity{User: &user, Group: &user}
+			}
+		}
+		if id := oci.Settle(pod, container, known); as.User == nil || container.Name == w.Server().Name {
+			as = id
+		}
+		oci.Tell(container)
+	}
+	var mounts []corev1.VolumeMount
+	for i, car := range cars {
+		mount := corev1.VolumeMount{Name: pulledVolume, MountPath: parents[i]}
+		if parents[i] != shared {
+			at := slices.IndexFunc(mounts, func(m corev1.VolumeMount) bool { return m.MountPath == parents[i] })
+			if at < 0 {
+				at = len(mounts)
+				name := numbered(linkVolume, at)
+				mounts = append(mounts, corev1.VolumeMount{Name: name, MountPath: parents[i]})
+				pod.Volumes = append(pod.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+			}
+			mount = mounts[at]
+		}
+		car.Board(pod, as, mount)
+	}
+	return mounts, nil
+}
+
+func pathsOf(models []spec.Model) []string {
+	var out []string
+	for _, model := range models {
+		out = append(out, path.Clean(model.MountPath))
+	}
+	return out
 }
 
 // pull makes the init container that fetches one model. The digest that it has to have comes

@@ -39,7 +39,7 @@ func (c *Config) revisionObjects(m member) ([]client.Object, error) {
 	}
 	pins := map[string]string{}
 	for i, model := range w.Models {
-		if kind, _ := sourceOf(model.URI); kind == pulled {
+		if kind, _ := c.sourceOf(model.URI); kind == pulled {
 			pins[pinKey(i)] = m.digests[model.URI]
 		}
 	}
@@ -69,6 +69,7 @@ func (c *Config) deployment(m member, template corev1.PodTemplateSpec) client.Ob
 	if c.Image != "" {
 		noted.Annotations[annotationImage] = c.Image
 	}
+	c.noteDelivery(m, noted.Annotations)
 	replicas, history, deadline := int32(m.replicas), int32(2), int32(600)
 	none, one := intstr.FromInt32(0), intstr.FromInt32(1)
 	deployment := &appsv1.Deployment{

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stationmaster.dev/stationmaster/internal/platform/kube/lws"
+	"stationmaster.dev/stationmaster/internal/platform/kube/oci"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -137,7 +138,7 @@ func progress(p *corev1.Pod) spec.Phase {
 		switch {
 		case s.State.Terminated != nil && s.State.Terminated.ExitCode == 0, s.Started != nil && *s.Started && sidecar(p, s.Name):
 			continue
-		case s.State.Running != nil && isPull(s.Name):
+		case s.State.Running != nil && isPull(s.Name), s.State.Running == nil && oci.Prefetch(s.Name):
 			return spec.Pulling
 		case s.State.Running != nil:
 			return spec.Starting
@@ -226,8 +227,8 @@ func digestsOf(p *corev1.Pod) map[string]string {
 			}
 		}
 	}
-	for volume, uri := range imageVolumes(p) {
-		if d := imageDigest(p, volume); d != "" {
+	for name, uri := range modelImages(p) {
+		if d := imageDigest(p, name); d != "" {
 			out[uri] = d
 		}
 	}
@@ -237,8 +238,9 @@ func digestsOf(p *corev1.Pod) map[string]string {
 	return out
 }
 
-// imageVolumes returns the URIs of the models in image volumes, by volume.
-func imageVolumes(p *corev1.Pod) map[string]string {
+// modelImages returns the URIs of the models in images, by the volume or the init container that
+// brings each.
+func modelImages(p *corev1.Pod) map[string]string {
 	var out map[string]string
 	if json.Unmarshal([]byte(p.Annotations[annotationImages]), &out) != nil {
 		return nil
@@ -246,10 +248,15 @@ func imageVolumes(p *corev1.Pod) map[string]string {
 	return out
 }
 
-func imageDigest(p *corev1.Pod, volume string) string {
+func imageDigest(p *corev1.Pod, name string) string {
+	for _, s := range p.Status.InitContainerStatuses {
+		if s.Name == name {
+			return digestIn(s.ImageID)
+		}
+	}
 	for _, s := range p.Status.ContainerStatuses {
 		for _, m := range s.VolumeMounts {
-			if m.Name == volume && m.VolumeStatus != nil && m.VolumeStatus.Image != nil {
+			if m.Name == name && m.VolumeStatus != nil && m.VolumeStatus.Image != nil {
 				if d := digestIn(m.VolumeStatus.Image.ImageRef); d != "" {
 					return d
 				}
@@ -257,7 +264,7 @@ func imageDigest(p *corev1.Pod, volume string) string {
 		}
 	}
 	for _, v := range p.Spec.Volumes {
-		if v.Name == volume && v.Image != nil {
+		if v.Name == name && v.Image != nil {
 			return digestIn(v.Image.Reference)
 		}
 	}

@@ -251,6 +251,59 @@ containerStatuses:
 				r.Phase, r.Digests = spec.Pending, map[string]string{"oci://registry.example/model@sha256:eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee": "sha256:eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee"}
 			}),
 		},
+		"without a modelcar's image": {
+			status: scheduled + `
+initContainerStatuses:
+- {name: modelcar-init, image: i, state: {waiting: {reason: ImagePullBackOff, message: "no such image"}}}
+- {name: modelcar, state: {waiting: {reason: PodInitializing}}}
+`, change: carModel,
+			want: with(func(r *spec.Replica) {
+				r.Phase = spec.Failed
+				r.Failure = &spec.Failure{Reason: spec.ModelPullFailed, Container: "modelcar-init", ExitCode: -1, At: at(0), Message: "model oci://registry.example/model:1: ImagePullBackOff: no such image; check the image's name, and the pull secret"}
+			}),
+		},
+		"with an image that is no modelcar": {
+			status: scheduled + `
+initContainerStatuses:
+- {name: modelcar-init, state: {terminated: {exitCode: 1, finishedAt: s8, reason: Error, message: the image has no directory /models}}}
+`, change: carModel,
+			want: with(func(r *spec.Replica) {
+				r.Phase = spec.Failed
+				r.Failure = &spec.Failure{
+					Reason: spec.ModelPullFailed, Container: "modelcar-init", ExitCode: 1, At: at(8), LogTail: []string{"the image has no directory /models"},
+					Message: "model oci://registry.example/model:1 can't come by modelcar: the image has no directory /models; its image needs a shell with test, ln and sleep, and the model below /models",
+				}
+			}),
+		},
+		"while a modelcar's image comes": {
+			status: scheduled + `
+initContainerStatuses:
+- {name: modelcar-init, state: {waiting: {reason: PodInitializing}}}
+`, change: carModel,
+			want: with(func(r *spec.Replica) { r.Phase = spec.Pulling }),
+		},
+		"with a modelcar beside the engine": {
+			status: scheduled + `
+initContainerStatuses:
+- {name: modelcar-init, imageID: "registry.example/model@sha256:dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd", state: {terminated: {exitCode: 0, startedAt: s1, finishedAt: s1, reason: Completed}}}
+- {name: modelcar, started: true, state: {running: {startedAt: s1}}}
+containerStatuses:
+- {name: kserve-container, state: {running: {startedAt: s3}}}
+`, change: carModel,
+			want: with(func(r *spec.Replica) {
+				r.Phase, r.Digests, r.Timings = spec.Loading, map[string]string{"oci://registry.example/model:1": "sha256:dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd"}, spec.Timings{Start: 2 * time.Second}
+			}),
+		},
+		"on a node without image volumes": {
+			status: scheduled + `
+containerStatuses:
+- {name: kserve-container, image: i, state: {waiting: {reason: CreateContainerError, message: "no mount"}}}
+`, change: func(p *corev1.Pod) { imageModel(p, "registry.example/model:1") },
+			want: with(func(r *spec.Replica) {
+				r.Phase = spec.Failed
+				r.Failure = &spec.Failure{Reason: spec.StartFailed, Container: "kserve-container", ExitCode: -1, At: at(0), Message: "container kserve-container (image i): CreateContainerError: no mount; where the node has no image volumes: " + otherDelivery}
+			}),
+		},
 		"evicted": {
 			status: "phase: Failed\nreason: Evicted\nmessage: the node was low on memory\n",
 			want: with(func(r *spec.Replica) {
@@ -283,6 +336,12 @@ func imageModel(p *corev1.Pod, reference string) {
 	p.Annotations[annotationImages] = `{"m":"oci://` + reference + `"}`
 	p.Spec.Volumes = []corev1.Volume{{Name: "m", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: reference}}}}
 	p.Spec.InitContainers = nil
+}
+
+func carModel(p *corev1.Pod) {
+	p.Annotations[annotationImages] = `{"modelcar-init":"oci://registry.example/model:1"}`
+	always := corev1.ContainerRestartPolicyAlways
+	p.Spec.InitContainers = []corev1.Container{{Name: "modelcar-init"}, {Name: "modelcar", RestartPolicy: &always}}
 }
 
 func TestAPodThatMayStillAnswerLingers(t *testing.T) {

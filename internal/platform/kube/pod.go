@@ -37,12 +37,17 @@ const (
 	annotationGRPC = "stationmaster.dev/grpc-port"
 	// annotationModels is the port on which a container beside it tells of its models.
 	annotationModels = "stationmaster.dev/models-port"
-	// annotationImages maps image volumes to the URIs of the models in them, as JSON.
+	// annotationImages maps image volumes, and the init containers that bring images of modelcars to
+	// their node, to the URIs of the models in them, as JSON.
 	annotationImages = "stationmaster.dev/image-models"
 )
 
 // annotationImage holds on a Deployment the image of ours that its pods are made with.
 const annotationImage = "stationmaster.dev/image"
+
+// annotationDelivery holds on a Deployment, and on the Service of the heads of groups, how models of
+// oci:// reach its pods. Those of earlier versions, which lack it, have image volumes.
+const annotationDelivery = "stationmaster.dev/oci-delivery"
 
 // builtinImage is the repository that stands for our own image in the catalogue.
 const builtinImage = "stationmaster/stationmaster"

@@ -101,9 +101,9 @@ func TestRestrictionsYieldToWhatTheTemplateSays(t *testing.T) {
 func TestModelsComeByTheirScheme(t *testing.T) {
 	for uri, want := range map[string]source{
 		"https://models.example/m": pulled, "s3://bucket/m": pulled, "hf://org/m": pulled, "/mnt/m": pulled, "oci+fetch://registry.example/m": pulled,
-		"pvc://claim/m": fromClaim, "oci://registry.example/m": fromImage, "oci+native://registry.example/m": fromImage,
+		"pvc://claim/m": fromClaim, "oci://registry.example/m": fromImage, "oci+native://registry.example/m": fromImage, "oci+modelcar://registry.example/m": fromCar,
 	} {
-		if got, _ := sourceOf(uri); got != want {
+		if got, _ := (&Config{}).sourceOf(uri); got != want {
 			t.Errorf("%s comes by %d, want %d", uri, got, want)
 		}
 	}

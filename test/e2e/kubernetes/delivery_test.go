@@ -4,8 +4,11 @@ import (
 	"bufio"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -19,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"stationmaster.dev/stationmaster/internal/modelstore"
+	"stationmaster.dev/stationmaster/test/cluster"
 )
 
 // serveModels serves the iris model over HTTP on a node's address until the test ends, and
@@ -99,6 +103,61 @@ func claim(t *testing.T, namespace string) {
 	})
 }
 
+// carImage holds the iris model as a modelcar: with a shell, which the other one lacks.
+const carImage = "localhost:5000/iris-car:1"
+
+// publishCar makes carImage with Debian's static busybox.
+func publishCar(t *testing.T) {
+	t.Helper()
+	shell := busybox(t)
+	image := cluster.Image{Name: carImage, User: "1234:1234", Files: []cluster.File{{Path: "models/model.onnx", From: irisModel, Mode: 0o644}}}
+	for _, applet := range []string{"sh", "ln", "sleep", "test"} {
+		image.Files = append(image.Files, cluster.File{Path: "bin/" + applet, From: shell})
+	}
+	tar := filepath.Join(shared.Dir(), "iris-car.tar")
+	if err := cluster.BuildImage(tar, image); err != nil {
+		t.Fatal(err)
+	}
+	if err := shared.Publish(tar); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// busybox returns where the program is, from Debian's package, which is kept between runs.
+func busybox(t *testing.T) string {
+	t.Helper()
+	cache := os.Getenv("STATIONMASTER_CACHE")
+	if cache == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cache = filepath.Join(home, ".cache", "stationmaster")
+	}
+	program := filepath.Join(cache, "busybox-static", "bin", "busybox")
+	if _, err := os.Stat(program); err == nil {
+		return program
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp(cache, "busybox-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	get := exec.CommandContext(t.Context(), "sh", "-c",
+		`{ apt-get -qq download busybox-static || { apt-get -qq update && apt-get -qq download busybox-static; }; } && mkdir x && dpkg-deb -x busybox-static_*.deb x`)
+	get.Dir = dir
+	if out, err := get.CombinedOutput(); err != nil {
+		t.Fatalf("get Debian's busybox-static: %v: %s", err, out)
+	}
+	if err := os.Rename(filepath.Join(dir, "x"), filepath.Join(cache, "busybox-static")); err != nil && !errors.Is(err, fs.ErrExist) {
+		t.Fatal(err)
+	}
+	return program
+}
+
 // testDelivery brings the same bytes to the engine in each way there is.
 func (s *installation) testDelivery(t *testing.T) {
 	text, err := os.ReadFile(irisModel)
@@ -106,14 +165,18 @@ func (s *installation) testDelivery(t *testing.T) {
 		t.Fatal(err)
 	}
 	tree := modelstore.TreeDigest([]modelstore.Entry{{Path: "model.onnx", Digest: fmt.Sprintf("sha256:%x", sha256.Sum256(text)), Size: int64(len(text))}})
+	publishCar(t)
 	for name, tc := range map[string]struct {
 		uri string
 		// digest is what the answer and the revision name; empty where the cluster doesn't tell.
 		digest string
 		claim  bool
+		// car says that the model's image runs in the pod.
+		car bool
 	}{
 		"an init container downloads it": {uri: s.models + "/model.onnx", digest: tree},
 		"an image volume holds it":       {uri: "oci://" + irisImage},
+		"a modelcar holds it":            {uri: "oci+modelcar://" + carImage, car: true},
 		"a claim holds it":               {uri: "pvc://models/iris", claim: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -130,6 +193,9 @@ func (s *installation) testDelivery(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if tc.car {
+				s.checkCar(t, ns)
+			}
 			if tc.digest == "" {
 				return
 			}
@@ -144,6 +210,23 @@ func (s *installation) testDelivery(t *testing.T) {
 			})
 		})
 	}
+}
+
+// checkCar looks at a pod with a modelcar: its image runs on beside the engine, and the revision names
+// the image's digest.
+func (s *installation) checkCar(t *testing.T, namespace string) {
+	t.Helper()
+	running := s.kubectl(t, nil, "-n", namespace, "get", "pods", "-l", "stationmaster.dev/revision=iris-predictor-00001",
+		"-o", `jsonpath={.items[0].spec.shareProcessNamespace} {.items[0].status.initContainerStatuses[?(@.name=="modelcar")].started}`)
+	if running != "true true" {
+		t.Errorf("processes are shared, and the modelcar runs: %s", running)
+	}
+	eventually(t, "the revision names the image's digest", func() error {
+		if got := s.kubectl(t, nil, "-n", namespace, "get", "revision", "iris-predictor-00001", "-o", "jsonpath={.status.models[0].digest}"); !strings.HasPrefix(got, "sha256:") {
+			return fmt.Errorf("it names %q", got)
+		}
+		return nil
+	})
 }
 
 // failure returns what the status of a service says of its failure.
@@ -173,6 +256,7 @@ func (s *installation) testFailures(t *testing.T) {
 			"a model that isn't there":       {uri: s.models + "/nothing.onnx", reason: "ModelLoadFailed", event: "ModelPullFailed", says: []string{s.models + "/nothing.onnx", "404"}},
 			"a host that nobody knows":       {uri: "http://models.nowhere.invalid/model.onnx", reason: "ModelLoadFailed", event: "ModelPullFailed", says: []string{"models.nowhere.invalid"}},
 			"a model image that isn't there": {uri: "oci://localhost:5000/nothing:1", reason: "ModelLoadFailed", event: "ModelPullFailed", says: []string{"oci://localhost:5000/nothing:1"}},
+			"a modelcar without a shell":     {uri: "oci+modelcar://" + irisImage, reason: "ModelLoadFailed", event: "ModelPullFailed", says: []string{"oci+modelcar://" + irisImage, "needs a shell"}},
 			"an engine that ends by itself": {uri: "oci://" + irisImage, reason: "ModelLoadFailed", event: "Exited", says: []string{"exit code 2", "-nonsense"}, change: func(predictor map[string]any) {
 				modelOf(predictor)["args"] = []any{"--nonsense"}
 			}},
