@@ -2,17 +2,14 @@ package kube
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"stationmaster.dev/stationmaster/internal/manifest"
 	"stationmaster.dev/stationmaster/internal/platform/kube/oci"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
@@ -29,29 +26,13 @@ func (c *Config) noteDelivery(m member, annotations map[string]string) {
 }
 
 // delivery returns how the models of a revision reach its pods where that is left open: as they do
-// now for one that runs, so that an operator that was told otherwise replaces no pod; as configured for
+// now where live runs it, so that an operator that was told otherwise replaces no pod; as configured for
 // another.
-func (p *Platform) delivery(ctx context.Context, m *member, live *appsv1.Deployment) (oci.Delivery, error) {
-	if !slices.ContainsFunc(m.workload.Models, leftOpen) {
-		return p.cfg.Images, nil
+func (c *Config) delivery(m *member, live client.Object) oci.Delivery {
+	if !slices.ContainsFunc(m.workload.Models, leftOpen) || !runs(live, m.revision.Spec.Hash) {
+		return c.Images
 	}
-	if m.revision.Spec.Workers != nil {
-		heads, err := p.live(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{
-			Namespace: m.revision.Namespace, Name: manifest.HeadServiceName(m.workload.Service.Name, ordinal(m.revision.Name)),
-		}})
-		if err != nil || heads == nil {
-			return p.cfg.Images, err
-		}
-		return noted(heads), nil
-	}
-	if !runs(live, m.revision.Spec.Hash) {
-		return p.cfg.Images, nil
-	}
-	return noted(live), nil
-}
-
-func noted(o client.Object) oci.Delivery {
-	return cmp.Or(oci.Delivery(o.GetAnnotations()[annotationDelivery]), oci.ImageVolume)
+	return cmp.Or(oci.Delivery(live.GetAnnotations()[annotationDelivery]), oci.ImageVolume)
 }
 
 // otherDelivery is what helps where a cluster or a node doesn't know image volumes.

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -31,8 +30,10 @@ func (c *Config) groups(m member, leader corev1.PodTemplateSpec) ([]client.Objec
 	if err != nil {
 		return nil, err
 	}
+	noted := m.meta()
+	noted.Annotations = c.notes(m)
 	set, err := lws.Object(lws.Set{
-		Meta: m.meta(), Replicas: int32(m.replicas), Size: m.revision.Spec.Workers.Size, Leader: leader, Workers: workers,
+		Meta: noted, Replicas: int32(m.replicas), Size: m.revision.Spec.Workers.Size, Leader: leader, Workers: workers,
 	})
 	if err != nil {
 		return nil, err
@@ -40,7 +41,6 @@ func (c *Config) groups(m member, leader corev1.PodTemplateSpec) ([]client.Objec
 	heads := m.meta()
 	heads.Name = manifest.HeadServiceName(m.workload.Service.Name, ordinal(m.revision.Name))
 	heads.Annotations = map[string]string{annotationGroups: m.revision.Name}
-	c.noteDelivery(m, heads.Annotations)
 	service := &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: heads,
@@ -77,10 +77,7 @@ func (p *Platform) endGroups(ctx context.Context, heads client.Object) error {
 	if name == "" {
 		return nil
 	}
-	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(lws.Kind)
-	u.SetNamespace(heads.GetNamespace())
-	u.SetName(name)
+	u := lws.Named(heads.GetNamespace(), name)
 	if err := p.remove(ctx, u); err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ func (c *cluster) group(t *testing.T, ready ...bool) {
 
 func TestAReplicaOverSeveralPodsIsALeaderWorkerSet(t *testing.T) {
 	c := newCluster(t)
-	p := start(t, c, kube.Config{Lacked: 5 * time.Millisecond})
+	p := start(t, c, kube.Config{Lacked: 5 * time.Millisecond, Image: "ours:1"})
 	p.change = several
 	want := []platform.Assignment{{Workload: workload("iris-1", "a"), Replicas: 1}}
 	changes := p.Changes(t.Context())
@@ -108,8 +108,17 @@ func TestAReplicaOverSeveralPodsIsALeaderWorkerSet(t *testing.T) {
 	if writes := c.written(); len(writes) > 0 {
 		t.Errorf("at rest it writes %v", writes)
 	}
+	// Nor do groups start again because a start was measured, or our image is another.
+	want[0].Startup = 100 * time.Second
+	again := start(t, c, kube.Config{Image: "ours:2"})
+	again.change = several
+	if err := again.Apply(t.Context(), iris, want); err != nil {
+		t.Fatal(err)
+	}
+	if writes := c.written(); len(writes) > 0 {
+		t.Errorf("once a start is measured, an upgraded operator writes %v", writes)
+	}
 	// A platform that was started anew finds the set by the Service of its heads.
-	again := start(t, c, kube.Config{})
 	if err := again.Apply(t.Context(), iris, nil); err != nil {
 		t.Fatal(err)
 	}

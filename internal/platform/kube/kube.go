@@ -363,6 +363,14 @@ type member struct {
 	credentials credentials
 }
 
+// runner is the object, without content, that has a revision's pods.
+func runner(rev *smv1alpha1.Revision) client.Object {
+	if rev.Spec.Workers != nil {
+		return lws.Named(rev.Namespace, rev.Name)
+	}
+	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: rev.Namespace, Name: rev.Name}}
+}
+
 // member reads an assignment's revision and makes the objects that it alone needs. An error
 // that is a refusal means that no pod can be made of it.
 func (p *Platform) member(ctx context.Context, a platform.Assignment) (member, []client.Object, error) {
@@ -385,19 +393,15 @@ func (p *Platform) member(ctx context.Context, a platform.Assignment) (member, [
 		return m, nil, &refusedError{errdef.ErrInvalid, err, true}
 	}
 	m.workload = compiled
-	live, err := p.live(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: rev.Namespace, Name: rev.Name}})
+	live, err := p.live(ctx, runner(rev))
 	if err != nil {
 		return m, nil, err
 	}
 	cfg := p.cfg
+	cfg.Image = cfg.ownImage(live, rev.Spec.Hash)
+	m.startup = startupOf(live, rev.Spec.Hash, a.Startup)
 	deployment, _ := live.(*appsv1.Deployment)
-	if deployment != nil {
-		cfg.Image = cfg.ownImage(deployment, rev.Spec.Hash)
-	}
-	if cfg.Images, err = p.delivery(ctx, &m, deployment); err != nil {
-		return m, nil, err
-	}
-	m.startup = startupOf(deployment, rev.Spec.Hash, a.Startup)
+	cfg.Images = cfg.delivery(&m, live)
 	if a.Elsewhere {
 		if err := p.delegate(ctx, &m, deployment); err != nil {
 			return m, nil, err

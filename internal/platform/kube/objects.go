@@ -18,6 +18,7 @@ import (
 	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/manifest"
 	"stationmaster.dev/stationmaster/internal/platform"
+	"stationmaster.dev/stationmaster/internal/platform/kube/lws"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -65,11 +66,7 @@ func (c *Config) revisionObjects(m member) ([]client.Object, error) {
 
 func (c *Config) deployment(m member, template corev1.PodTemplateSpec) client.Object {
 	noted := m.meta()
-	noted.Annotations = map[string]string{}
-	if c.Image != "" {
-		noted.Annotations[annotationImage] = c.Image
-	}
-	c.noteDelivery(m, noted.Annotations)
+	noted.Annotations = c.notes(m)
 	replicas, history, deadline := int32(m.replicas), int32(2), int32(600)
 	none, one := intstr.FromInt32(0), intstr.FromInt32(1)
 	deployment := &appsv1.Deployment{
@@ -85,7 +82,6 @@ func (c *Config) deployment(m member, template corev1.PodTemplateSpec) client.Ob
 		},
 	}
 	if m.startup > 0 {
-		noted.Annotations[annotationStartup] = strconv.Itoa(int(m.startup.Seconds()))
 		deadline = max(deadline, int32(platform.Granted(m.startup).Seconds()))
 	}
 	if m.elsewhere != nil && m.elsewhere.begun {
@@ -209,19 +205,43 @@ func serviceOwner(members []member) []metav1.OwnerReference {
 	return nil
 }
 
-// ownImage returns the image of ours that a revision's pods are made with: that of its running
-// Deployment, live, so that an upgraded operator replaces no pod; the configured one for a
+// ownImage returns the image of ours that a revision's pods are made with: what live, which runs
+// them, was made with, so that an upgraded operator replaces no pod; the configured one for a
 // revision that doesn't run.
-func (c *Config) ownImage(live *appsv1.Deployment, hash string) string {
-	if !runs(live, hash) || live.Annotations[annotationImage] == "" {
+func (c *Config) ownImage(live client.Object, hash string) string {
+	if !runs(live, hash) || live.GetAnnotations()[annotationImage] == "" {
 		return c.Image
 	}
-	return live.Annotations[annotationImage]
+	return live.GetAnnotations()[annotationImage]
 }
 
-// runs reports whether a Deployment has pods of a revision, or is about to.
-func runs(live *appsv1.Deployment, hash string) bool {
-	return live != nil && live.Labels[labelHash] == hash && (live.Status.Replicas > 0 || asked(live) > 0)
+// runs reports whether a Deployment or a LeaderWorkerSet, nil for none, has pods of a revision, or
+// is about to.
+func runs(live client.Object, hash string) bool {
+	if live == nil || live.GetLabels()[labelHash] != hash {
+		return false
+	}
+	switch o := live.(type) {
+	case *appsv1.Deployment:
+		return o.Status.Replicas > 0 || asked(o) > 0
+	case *unstructured.Unstructured:
+		return lws.Runs(o)
+	}
+	return false
+}
+
+// notes are the annotations by which a Deployment or a LeaderWorkerSet tells what its pods were made
+// with.
+func (c *Config) notes(m member) map[string]string {
+	out := map[string]string{}
+	if c.Image != "" {
+		out[annotationImage] = c.Image
+	}
+	c.noteDelivery(m, out)
+	if m.startup > 0 {
+		out[annotationStartup] = strconv.Itoa(int(m.startup.Seconds()))
+	}
+	return out
 }
 
 // order is the place of a kind when objects are applied: what shields and feeds pods comes

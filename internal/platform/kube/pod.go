@@ -42,10 +42,10 @@ const (
 	annotationImages = "stationmaster.dev/image-models"
 )
 
-// annotationImage holds on a Deployment the image of ours that its pods are made with.
+// annotationImage holds on a Deployment or a LeaderWorkerSet the image of ours that its pods are made with.
 const annotationImage = "stationmaster.dev/image"
 
-// annotationDelivery holds on a Deployment, and on the Service of the heads of groups, how models of
+// annotationDelivery holds on a Deployment or a LeaderWorkerSet how models of
 // oci:// reach its pods. Those of earlier versions, which lack it, have image volumes.
 const annotationDelivery = "stationmaster.dev/oci-delivery"
 

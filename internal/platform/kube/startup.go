@@ -4,24 +4,24 @@ import (
 	"strconv"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"stationmaster.dev/stationmaster/internal/platform"
 )
 
-// annotationStartup holds on a Deployment the seconds that an engine took to become ready, as its
+// annotationStartup holds on a Deployment or a LeaderWorkerSet the seconds that an engine took to become ready, as its
 // pods' startup probes were sized by.
 const annotationStartup = "stationmaster.dev/startup-seconds"
 
-// startupOf returns what a revision's startup probe is sized by, in whole seconds: what that of its
-// running Deployment was, so that no pod is replaced for it; what was measured, for a revision that
+// startupOf returns what a revision's startup probe is sized by, in whole seconds: what that of live,
+// which runs it, was, so that no pod is replaced for it; what was measured, for a revision that
 // doesn't run.
-func startupOf(live *appsv1.Deployment, hash string, measured time.Duration) time.Duration {
+func startupOf(live client.Object, hash string, measured time.Duration) time.Duration {
 	if !runs(live, hash) {
 		return (measured + time.Second - 1).Truncate(time.Second)
 	}
-	seconds, err := strconv.Atoi(live.Annotations[annotationStartup])
+	seconds, err := strconv.Atoi(live.GetAnnotations()[annotationStartup])
 	if err != nil || seconds < 0 {
 		return 0 // as it was written
 	}

@@ -6,6 +6,9 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"stationmaster.dev/stationmaster/internal/platform/kube/lws"
 )
 
 func TestAStartupProbeWaitsForStartsLikeThoseBefore(t *testing.T) {
@@ -46,13 +49,20 @@ func TestAStartupProbeWaitsForStartsLikeThoseBefore(t *testing.T) {
 }
 
 func TestAMeasuredStartReplacesNoPod(t *testing.T) {
-	running := func(n int32, hash, seconds string) *appsv1.Deployment {
+	running := func(n int32, hash, seconds string) client.Object {
 		d := &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: &n}}
 		d.Labels, d.Annotations = map[string]string{labelHash: hash}, map[string]string{annotationStartup: seconds}
 		return d
 	}
+	groups := func(asked, there int64, seconds string) client.Object {
+		u := lws.Named("default", "iris-1")
+		u.Object["spec"], u.Object["status"] = map[string]any{"replicas": asked}, map[string]any{"replicas": there}
+		u.SetLabels(map[string]string{labelHash: "a"})
+		u.SetAnnotations(map[string]string{annotationStartup: seconds})
+		return u
+	}
 	for title, tc := range map[string]struct {
-		live           *appsv1.Deployment
+		live           client.Object
 		measured, want time.Duration
 	}{
 		"one that doesn't run is sized by it":      {measured: 1500 * time.Millisecond, want: 2 * time.Second},
@@ -61,6 +71,9 @@ func TestAMeasuredStartReplacesNoPod(t *testing.T) {
 		"one that runs by another stays with that": {live: running(1, "a", "9"), measured: time.Minute, want: 9 * time.Second},
 		"one at zero is sized by it":               {live: running(0, "a", "9"), measured: time.Minute, want: time.Minute},
 		"another shape of the same name":           {live: running(1, "b", "9"), measured: time.Minute, want: time.Minute},
+		"groups that run stay with theirs":         {live: groups(1, 1, "9"), measured: time.Minute, want: 9 * time.Second},
+		"groups that end stay with theirs":         {live: groups(0, 1, "9"), measured: time.Minute, want: 9 * time.Second},
+		"groups at zero are sized by it":           {live: groups(0, 0, "9"), measured: time.Minute, want: time.Minute},
 		"somebody's words":                         {live: running(1, "a", "long"), measured: time.Minute},
 	} {
 		t.Run(title, func(t *testing.T) {

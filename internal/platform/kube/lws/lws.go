@@ -86,6 +86,22 @@ func Object(s Set) (*unstructured.Unstructured, error) {
 	return u, nil
 }
 
+// Named is a LeaderWorkerSet without content, to be read into or deleted.
+func Named(namespace, name string) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(Kind)
+	u.SetNamespace(namespace)
+	u.SetName(name)
+	return u
+}
+
+// Runs reports whether a LeaderWorkerSet, as the API has it, has groups or is about to.
+func Runs(u *unstructured.Unstructured) bool {
+	asked, said, _ := unstructured.NestedInt64(u.Object, "spec", "replicas")
+	there, _, _ := unstructured.NestedInt64(u.Object, "status", "replicas")
+	return there > 0 || asked > 0 || !said
+}
+
 func mark(leader, workers *corev1.PodTemplateSpec, size int32) {
 	if leader.Annotations == nil {
 		leader.Annotations = map[string]string{}
