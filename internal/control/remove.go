@@ -6,6 +6,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -48,23 +49,18 @@ func (c *Controller) finalize(ctx context.Context, key spec.ServiceKey, is *v1be
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	if err := c.removeModels(ctx, key, revisions); err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := c.removeRoute(ctx, key); err != nil {
+		return reconcile.Result{}, err
+	}
+	// Last, for they tell an attempt after a failed one what else there may be.
 	for i := range revisions {
 		c.forget(&revisions[i])
 		if err := c.client.Delete(ctx, &revisions[i]); err != nil && !apierrors.IsNotFound(err) {
 			return reconcile.Result{}, fmt.Errorf("delete revision %s: %w", revisions[i].Name, err)
 		}
-	}
-	if err := c.removeModels(ctx, key, revisions); err != nil {
-		return reconcile.Result{}, err
-	}
-	// One that never had a ready replica has none.
-	var r smv1alpha1.Route
-	err = c.client.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: key.Name}, &r)
-	if err == nil {
-		err = c.client.Delete(ctx, &r)
-	}
-	if client.IgnoreNotFound(err) != nil {
-		return reconcile.Result{}, fmt.Errorf("delete route %s: %w", key, err)
 	}
 	c.forget(is)
 	before := is.DeepCopy()
@@ -73,4 +69,19 @@ func (c *Controller) finalize(ctx context.Context, key spec.ServiceKey, is *v1be
 		return reconcile.Result{}, fmt.Errorf("release %s: %w", key, err)
 	}
 	return reconcile.Result{}, nil
+}
+
+// removeRoute deletes the Route of a service that is deleted. One that never had a ready replica has
+// none. Where the cache doesn't show yet that it has, a cluster collects it with the service.
+func (c *Controller) removeRoute(ctx context.Context, key spec.ServiceKey) error {
+	r := smv1alpha1.Route{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	err := c.client.Get(ctx, client.ObjectKeyFromObject(&r), &r)
+	if err == nil || c.cfg.OneMachine && apierrors.IsNotFound(err) {
+		r.Namespace, r.Name = key.Namespace, key.Name
+		err = c.client.Delete(ctx, &r)
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete route %s: %w", key, err)
+	}
+	return nil
 }
