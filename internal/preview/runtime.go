@@ -34,6 +34,9 @@ func (s *sight) runtime(ctx context.Context, kind string, next, before runtimeSh
 	}
 	var rolled, lost []string
 	for i := range services.Items {
+		if ctx.Err() != nil {
+			return fmt.Errorf("look at %d services: %w", len(services.Items), context.Cause(ctx))
+		}
 		is := services.Items[i].DeepCopy()
 		using := is.Status.ServingRuntimeName
 		if kind == catalogue.KindClusterServingRuntime {
