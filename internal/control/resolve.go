@@ -218,7 +218,7 @@ func (c *Controller) revisionOf(ctx context.Context, s *service, comp *component
 	}
 	// A manifest that is put back finds the revision that was made of it, with its bytes.
 	for i := len(comp.revisions) - 1; i >= 0; i-- {
-		if comp.revisions[i].Spec.Hash == compiled.Workload.Hash {
+		if compiled.Is(&comp.revisions[i].Spec) {
 			return &comp.revisions[i], nil
 		}
 	}

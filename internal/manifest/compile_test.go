@@ -1,6 +1,7 @@
 package manifest_test
 
 import (
+	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	servingv1alpha1 "stationmaster.dev/stationmaster/api/serving/v1alpha1"
 	servingv1beta1 "stationmaster.dev/stationmaster/api/serving/v1beta1"
+	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/catalogue"
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/manifest"
@@ -536,6 +538,33 @@ func TestTheHashChangesWithTheProcessAndWithNothingElse(t *testing.T) {
 		if got := hash(tc.text, tc.change); (got == before) != tc.same {
 			t.Errorf("%s: hash %s, before %s; same: want %v", name, got, before, tc.same)
 		}
+	}
+}
+
+// An upgraded operator may reckon hashes otherwise than the one that made a revision.
+func TestARevisionIsKnownByItsShapeWhateverItsHash(t *testing.T) {
+	base := "predictor: {model: {modelFormat: {name: onnx}, storageUri: 'file:///a', resources: {limits: {cpu: 1000m}}}}"
+	spoken := func(tls string) *manifest.Compiled {
+		is := service(t, base)
+		is.Annotations["stationmaster.dev/engine-tls"] = tls
+		c := compiled(t, input(t, is, spec.Predictor))
+		return &c
+	}
+	made := spoken("verify").RevisionSpec()
+	made.Hash = "of another version"
+	text, err := json.Marshal(made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stored smv1alpha1.RevisionSpec
+	if err := json.Unmarshal(text, &stored); err != nil {
+		t.Fatal(err)
+	}
+	if !spoken("verify").Is(&stored) {
+		t.Error("a revision of an operator before isn't known again")
+	}
+	if spoken("skip-verify").Is(&stored) {
+		t.Error("a revision is taken for one whose engine is spoken to otherwise")
 	}
 }
 

@@ -366,6 +366,20 @@ var spokenAnnotations = []string{
 	engines.Annotation, openAIRootAnnotation, TranslateAnnotation, CredentialsAnnotation,
 }
 
+// Is reports whether a stored revision has the shape that was compiled: what identifies shapes may be
+// reckoned otherwise by now than when the revision was made, which is no change of the service.
+func (c *Compiled) Is(r *smv1alpha1.RevisionSpec) bool {
+	if r.Hash == c.Workload.Hash {
+		return true
+	}
+	w, err := workload(c.Workload.Service.Namespace, r)
+	if err != nil {
+		return false
+	}
+	again, err := hash(w, &r.PodTemplate, r.Workers)
+	return err == nil && again == c.Workload.Hash
+}
+
 // hash identifies what a running replica depends on: the workload (containers, models by URI,
 // volumes, grace period), the pod's spec, which holds what only Kubernetes heeds, and the
 // annotations by which its engine is spoken to. Labels and other annotations, resolved digests,
