@@ -57,6 +57,9 @@ func (x *exchange) mirror() *mirrored {
 	if t == nil || e.HTTP == "" || t.Revision == x.target.Revision {
 		return nil
 	}
+	if x.wayTo(t) != direct || !x.ask.suits(&x.match, t) {
+		return nil // that its engine refuses what it doesn't understand says nothing of it
+	}
 	m := &mirrored{x: x, view: x.view, target: x.view.targets[t], endpoint: e}
 	if x.r.ContentLength > maxCopy {
 		m.count(mirrorTooLarge)
@@ -94,6 +97,7 @@ func (m *mirrored) send() {
 	if name, rewrite := engineModel(&m.x.match, m.target.Target); rewrite {
 		path = m.x.match.Call.Renamed(path, name)
 	}
+	path = m.x.ask.path(path, m.target)
 	r := m.x.r
 	req := &upstream.Request{
 		Method: r.Method, Target: path + m.x.query, Host: r.Host, Header: r.Header.Clone(), Drop: m.x.drops(m.target.Target),

@@ -134,6 +134,51 @@ func TestAMirrorsAnswersAreComparedAndDropped(t *testing.T) {
 	}
 }
 
+// TestACopyOfAnOpenAIRequestIsOneThatItsEngineUnderstands: it goes where that has the API, and isn't made
+// where it would have to be translated, or was written for an engine with another name for the model.
+func TestACopyOfAnOpenAIRequestIsOneThatItsEngineUnderstands(t *testing.T) {
+	only := func(path string) string {
+		return engine(t, func(w http.ResponseWriter, r *http.Request) {
+			status := http.StatusOK
+			if r.URL.Path != path {
+				status = http.StatusNotFound
+			}
+			answering(status, "application/json", `{"data":[]}`)(w, r)
+		})
+	}
+	for name, tc := range map[string]struct {
+		canary route.Target
+		want   string
+	}{
+		"the same root":          {route.Target{OpenAI: "/", ModelName: "m", Endpoints: []route.Endpoint{{HTTP: only("/v1/embeddings")}}}, "equal"},
+		"a root of its own":      {route.Target{OpenAI: "/v3", ModelName: "m", Endpoints: []route.Endpoint{{HTTP: only("/v3/embeddings")}}}, "equal"},
+		"an engine of tensors":   {route.Target{Protocols: []spec.Protocol{spec.V2}, ModelName: "m", Endpoints: []route.Endpoint{{HTTP: only("/")}}}, ""},
+		"another name for it":    {route.Target{OpenAI: "/", ModelName: "other", Endpoints: []route.Endpoint{{HTTP: only("/v1/embeddings")}}}, ""},
+		"an engine that refuses": {route.Target{OpenAI: "/", ModelName: "m", Endpoints: []route.Endpoint{{HTTP: only("/none")}}}, "status-differs"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := shadowed(only("/v1/embeddings"), "", 100)
+			targets := s.Components[spec.Predictor].Targets
+			tc.canary.Revision, tc.canary.Tag = targets[0].Revision, targets[0].Tag
+			targets[0] = tc.canary
+			targets[1].OpenAI, targets[1].ModelName = "/", "m"
+			metrics := prometheus.NewRegistry()
+			g := start(t, func(c *gateway.Config) { c.Metrics = metrics }, s)
+			a := do(t, client(t), request(t, http.MethodPost, g.url("/openai/v1/embeddings"), `{"model":"iris","input":"a"}`))
+			if a.StatusCode != http.StatusOK {
+				t.Errorf("%d %s", a.StatusCode, a.body)
+			}
+			if tc.want != "" {
+				untilCounted(t, metrics, 1)
+			}
+			g.stop()
+			if got := mirrorCounts(t, metrics); got[tc.want] != 1 && (tc.want != "" || len(got) > 0) {
+				t.Errorf("counted %v, want one %s", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestAMirrorThatHangsDelaysNothingAndIsBounded(t *testing.T) {
 	hang := make(chan struct{})
 	canary := engine(t, func(_ http.ResponseWriter, r *http.Request) {
