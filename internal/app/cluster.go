@@ -60,7 +60,7 @@ type OperatorConfig struct {
 	Operator string
 	// Image is the image of this binary, for pulling models and for the built-in runtime.
 	Image string
-	// OCIDelivery is how models of oci:// reach pods: image-volume or modelcar; empty means
+	// OCIDelivery is how models of oci:// reach pods: image-volume, modelcar or fetch; empty means
 	// image-volume.
 	OCIDelivery string
 	// Domain is the last part of service hosts; HTTPPort and GRPCPort are the gateway's as

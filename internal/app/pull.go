@@ -13,6 +13,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/modelstore"
 	"stationmaster.dev/stationmaster/internal/modelstore/buckets"
+	"stationmaster.dev/stationmaster/internal/modelstore/registry"
 	"stationmaster.dev/stationmaster/internal/objectstore"
 )
 
@@ -30,7 +31,10 @@ type Pull struct {
 	// SecretNames are those that may hold credentials, in the order in which they are tried.
 	Secrets     string
 	SecretNames []string
-	Logger      *slog.Logger
+	// RegistryKeys are files with keys of registries as Docker has them, in the order in which they are
+	// looked at; those that aren't there are passed over.
+	RegistryKeys []string
+	Logger       *slog.Logger
 }
 
 // PullReport is what a pull brought.
@@ -65,9 +69,13 @@ func PullModel(ctx context.Context, p Pull) (err error) {
 		return err
 	}
 	defer stores.Close()
+	web := httpOf(stores, from)
+	sources := bucketSources(stores, from)
+	if err := addImages(sources, web, p.RegistryKeys); err != nil {
+		return err
+	}
 	store, err := modelstore.Open(modelstore.Config{
-		Dir: dir, HTTP: httpOf(stores, from), Logger: p.Logger,
-		OnProgress: progress(p.Logger), Sources: bucketSources(stores, from),
+		Dir: dir, HTTP: web, Logger: p.Logger, OnProgress: progress(p.Logger), Sources: sources,
 	})
 	if err != nil {
 		return fmt.Errorf("open model store: %w", err)
@@ -114,6 +122,41 @@ func bucketSources(stores *objectstore.Stores, from func(namespace string) objec
 		objectstore.S3: source, objectstore.Google: source, objectstore.Azure: source, objectstore.Hub: source, buckets.Scheme: source,
 		"https://*" + objectstore.AzureHosts: source,
 	}
+}
+
+// addImages adds the model store's source for images. Keys are files with keys of registries.
+func addImages(sources map[string]modelstore.Source, web modelstore.HTTPConfig, keys []string) error {
+	client, err := modelstore.Client(web)
+	if err != nil {
+		return err
+	}
+	source := registry.Source{Client: client, Keys: func(_, host string) (user, password string, err error) {
+		for _, file := range keys {
+			config, err := os.ReadFile(file)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return "", "", fmt.Errorf("%w: read a registry's keys: %w", errdef.ErrDenied, err)
+			}
+			if user, password, err := registry.KeysIn(config, host); err != nil || user != "" {
+				return user, password, err
+			}
+		}
+		return "", "", nil
+	}}
+	for _, scheme := range registry.Schemes() {
+		sources[scheme] = source
+	}
+	return nil
+}
+
+// ownRegistryKeys are those of whoever started the process: $DOCKER_CONFIG/config.json.
+func ownRegistryKeys(getenv func(string) string) []string {
+	if dir := getenv("DOCKER_CONFIG"); dir != "" {
+		return []string{filepath.Join(dir, "config.json")}
+	}
+	return nil
 }
 
 // httpOf is how models are downloaded, with the fields that a namespace's secrets have for a host.

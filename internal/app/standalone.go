@@ -171,9 +171,13 @@ func (s *standalone) buildPlatform() error {
 	if err != nil {
 		return fmt.Errorf("find this executable: %w", err)
 	}
+	web, sources := httpOf(s.stores, ofDefault), bucketSources(s.stores, ofDefault)
+	if err := addImages(sources, web, ownRegistryKeys(os.Getenv)); err != nil {
+		return err
+	}
 	s.store, err = modelstore.Open(modelstore.Config{
 		Dir: filepath.Join(s.cfg.DataDir, "models"), PVCDir: filepath.Join(s.cfg.DataDir, "pvc"), Base: cwd, Logger: s.cfg.Logger,
-		HTTP: httpOf(s.stores, ofDefault), Sources: bucketSources(s.stores, ofDefault),
+		HTTP: web, Sources: sources,
 	})
 	if err != nil {
 		return fmt.Errorf("open model store: %w", err)

@@ -62,6 +62,7 @@ var rooms = map[string]room{
 	"internal/modelstore":            {layer: 2, may: []string{"internal/spec", "internal/errdef"}, never: []string{"os/exec", "k8s.io/"}},
 	"internal/objectstore":           {layer: 2, may: []string{"internal/errdef"}, never: []string{"os/exec", "k8s.io/"}},
 	"internal/modelstore/buckets":    {layer: 3, may: []string{"internal/errdef", "internal/modelstore", "internal/objectstore"}, never: []string{"os/exec", "k8s.io/"}},
+	"internal/modelstore/registry":   {layer: 3, may: []string{"internal/errdef", "internal/modelstore"}, never: []string{"os/exec", "k8s.io/"}},
 	"internal/probe":                 {layer: 2, may: []string{"internal/spec", "internal/errdef"}, never: []string{"os/exec", "k8s.io/"}},
 	"internal/onnx":                  {layer: 2, may: []string{"internal/errdef"}, never: []string{"os/exec", "k8s.io/"}},
 	"internal/platform":              {layer: 3, may: []string{"internal/spec", "internal/errdef", "internal/state"}, never: []string{"k8s.io/", "os/exec"}},

@@ -34,7 +34,7 @@ The manifest of 'stationmaster install' runs it in the cluster.`,
 	f.StringVar(&cfg.Gateway, "gateway", "stationmaster-gateway", "name of the gateway's Service, and the label app of its pods")
 	f.StringVar(&cfg.Operator, "operator", "stationmaster-operator", "the label app of the operators' own pods, and the name of their Service")
 	f.StringVar(&cfg.Image, "image", os.Getenv("STATIONMASTER_IMAGE"), "image of stationmaster itself, for pulling models and for the built-in runtime")
-	f.StringVar(&cfg.OCIDelivery, "oci-delivery", "image-volume", "how models of oci:// reach pods: image-volume or modelcar; pods that run keep what they have")
+	f.StringVar(&cfg.OCIDelivery, "oci-delivery", "image-volume", "how models of oci:// reach pods: image-volume, modelcar or fetch; pods that run keep what they have")
 	f.StringVar(&cfg.Domain, "domain", "example.com", "domain of service hosts")
 	f.StringVar(&cfg.DirectGateway, "direct-gateway", "", "namespace/name of a Gateway (Gateway API) for the HTTPRoutes of services that ask for one past our gateway")
 	f.StringVar(&cfg.DirectFrom, "direct-from", "", "namespace of the pods that make up that Gateway, which may then reach engines (default the Gateway's)")

@@ -58,7 +58,7 @@ them, give it to 'kubectl delete -f -' with --crds=false.`,
 	f.StringVar(&o.Namespace, "namespace", o.Namespace, "where operator and gateway run")
 	f.StringVar(&o.Domain, "domain", o.Domain, "domain of service hosts")
 	f.StringVar(&o.OpenAIPrefix, "openai-prefix", o.OpenAIPrefix, "what may stand before /v1 in paths of the OpenAI API; / for nothing")
-	f.StringVar(&o.OCIDelivery, "oci-delivery", o.OCIDelivery, "how models of oci:// reach pods: image-volume or modelcar")
+	f.StringVar(&o.OCIDelivery, "oci-delivery", o.OCIDelivery, "how models of oci:// reach pods: image-volume, modelcar or fetch")
 	f.Int32Var(&o.Gateways, "gateways", o.Gateways, "replicas of the gateway")
 	f.Int32Var(&o.Operators, "operators", o.Operators, "replicas of the operator; one works, the others wait")
 	f.StringVar(&o.ServiceType, "service-type", o.ServiceType, "type of the gateway's Service: LoadBalancer, NodePort or ClusterIP")

@@ -61,6 +61,7 @@ content that climbs out of the directory or grows without bound is refused.
 	f.StringVar(&p.Report, "report", "", "a file that gets what was brought, as JSON")
 	f.StringVar(&p.Secrets, "secrets", "", "a directory where secrets are mounted, each in a directory of its name; by default credentials are in the environment")
 	f.StringArrayVar(&p.SecretNames, "secret", nil, "a secret in --secrets that may hold the credentials; repeatable")
+	f.StringArrayVar(&p.RegistryKeys, "registry-keys", nil, "a file with keys of registries, as Docker's config.json; repeatable")
 	f.StringVar(&level, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }

@@ -140,7 +140,7 @@ imagePullPolicy: IfNotPresent
 domain: %s
 # What may stand before /v1 in paths of the OpenAI API; / for nothing.
 openaiPrefix: %s
-# How models of oci:// reach pods: image-volume or modelcar. Pods that run keep what they have.
+# How models of oci:// reach pods: image-volume, modelcar or fetch. Pods that run keep what they have.
 ociDelivery: %s
 # Replicas of the gateway.
 gateways: %d

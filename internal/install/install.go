@@ -35,7 +35,7 @@ type Options struct {
 	Domain string
 	// OpenAIPrefix is what may stand before /v1 in paths of the OpenAI API.
 	OpenAIPrefix string
-	// OCIDelivery is how models of oci:// reach pods: image-volume or modelcar.
+	// OCIDelivery is how models of oci:// reach pods: image-volume, modelcar or fetch.
 	OCIDelivery string
 	// Gateways and Operators are numbers of replicas.
 	Gateways, Operators int32

@@ -173,7 +173,7 @@ func validateWorkers(is *v1beta1.InferenceService, at *field.Path) field.ErrorLi
 		errs = append(errs, field.Invalid(autoscalerPath, class, "a predictor over several nodes isn't scaled; set it to none"))
 	}
 	found := sources(p)
-	if len(found) == 0 || !slices.ContainsFunc([]string{"pvc://", "oci://", "oci+native://", "oci+modelcar://"}, func(s string) bool { return strings.HasPrefix(found[0], s) }) {
+	if len(found) == 0 || !slices.ContainsFunc([]string{"pvc://", "oci://", "oci+native://", "oci+modelcar://", "oci+fetch://"}, func(s string) bool { return strings.HasPrefix(found[0], s) }) {
 		errs = append(errs, field.Invalid(at.Child("model", "storageUri"), strings.Join(found, ", "), "workers share the model, so it must be on pvc:// or oci://"))
 	}
 	if m := modelOf(p); m != nil {

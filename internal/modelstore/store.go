@@ -260,7 +260,7 @@ func (s *Store) source(uri string) (Source, error) {
 	}
 	slices.Sort(known)
 	return nil, errdef.Terminal(fmt.Errorf(
-		"%w: the scheme %s:// of %s: the store reads %s and plain paths; others (oci, hdfs, webhdfs) aren't read, so bring the model to one of these",
+		"%w: the scheme %s:// of %s: the store reads %s and plain paths; others (hdfs, webhdfs) aren't read, so bring the model to one of these",
 		errdef.ErrUnsupported, scheme, mask(uri), strings.Join(known, ", ")))
 }
 

@@ -45,8 +45,8 @@ func (s *sight) references(ctx context.Context, is *v1beta1.InferenceService, c 
 		u, err := url.Parse(m.URI)
 		switch {
 		case err != nil:
-		case !s.reads(u.Scheme):
-			s.say("%s: nobody reads models of %s://: bring it to https://, s3://, gs://, abfs://, hf:// or pvc://%s", at, u.Scheme, s.orImage())
+		case !reads(u.Scheme):
+			s.say("%s: nobody reads models of %s://: bring it to https://, s3://, gs://, abfs://, hf://, oci:// or pvc://", at, u.Scheme)
 		case u.Scheme == "pvc":
 			refs = append(refs, reference{kind: kindClaim, name: u.Host})
 		case u.Scheme == manifest.StorageScheme:
@@ -72,17 +72,9 @@ func (s *sight) references(ctx context.Context, is *v1beta1.InferenceService, c 
 }
 
 // reads says whether models of a scheme are fetched, or mounted.
-func (s *sight) reads(scheme string) bool {
-	both := []string{"https", "http", "s3", "gs", "abfs", "hf", "pvc", "file", "", manifest.StorageScheme}
-	return slices.Contains(both, scheme) || !s.OneMachine && slices.Contains([]string{"oci", "oci+native", "oci+modelcar"}, scheme)
-}
-
-// orImage names what is there on a cluster beside.
-func (s *sight) orImage() string {
-	if s.OneMachine {
-		return ""
-	}
-	return ", or make an image of it for oci://"
+func reads(scheme string) bool {
+	both := []string{"https", "http", "s3", "gs", "abfs", "hf", "pvc", "file", "", manifest.StorageScheme, "oci", "oci+native", "oci+modelcar", "oci+fetch"}
+	return slices.Contains(both, scheme)
 }
 
 // referred returns what a pod names and isn't optional. Volumes that one machine doesn't have are

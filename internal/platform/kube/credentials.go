@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"stationmaster.dev/stationmaster/internal/manifest"
+	"stationmaster.dev/stationmaster/internal/platform/kube/oci"
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
@@ -32,6 +33,11 @@ const (
 	entryVolume   = "stationmaster-storage"
 	// storageSecret names the one secret that a service's credentials are in (KServe's).
 	storageSecret = "serving.kserve.io/storageSecretName"
+	// registriesDir is where a puller finds pull secrets, each in a directory of its name as a file
+	// registryKeys, and registryVolume the first part of the names of their volumes.
+	registriesDir  = "/var/secrets/stationmaster-registries"
+	registryKeys   = "config.json"
+	registryVolume = "stationmaster-registry"
 	// defaultAccount is the service account of pods that name none.
 	defaultAccount = "default"
 )
@@ -79,6 +85,8 @@ type credentials struct {
 	env []corev1.EnvVar
 	// ca is a config map with certificates of stores, under caKey; empty for none.
 	ca, caKey string
+	// registries are secrets with keys of registries.
+	registries []string
 	// audience is whom the token of a role is for; empty without a role.
 	audience string
 }
@@ -96,8 +104,13 @@ func ofS3(uri string) bool {
 
 // credentialsOf finds the secrets of a member: the one that its annotation names, else those that
 // its service account lists. A pod can name secrets and accounts of its own namespace only.
-func (p *Platform) credentialsOf(ctx context.Context, m *member) (credentials, error) {
-	if !slices.ContainsFunc(m.workload.Models, func(model spec.Model) bool { return withCredentials(model.URI) }) {
+// Images of models that are fetched need those of their registry; cfg says how models come.
+func (p *Platform) credentialsOf(ctx context.Context, cfg *Config, m *member) (credentials, error) {
+	needs := func(model spec.Model) bool {
+		kind, _ := cfg.sourceOf(model.URI)
+		return withCredentials(model.URI) || kind == pulled && inImage(model.URI)
+	}
+	if !slices.ContainsFunc(m.workload.Models, needs) {
 		return credentials{}, nil
 	}
 	template := &m.revision.Spec.PodTemplate
@@ -162,6 +175,15 @@ func credentialsFrom(template *corev1.PodTemplateSpec, account *corev1.ServiceAc
 			}
 		}
 	}
+	pulls := template.Spec.ImagePullSecrets
+	if len(pulls) == 0 {
+		pulls = account.ImagePullSecrets // as Kubernetes has it
+	}
+	for _, ref := range pulls {
+		if ref.Name != "" && !slices.Contains(out.registries, ref.Name) {
+			out.registries = append(out.registries, ref.Name)
+		}
+	}
 	said := func(annotation string) string {
 		if value, ok := template.Annotations[annotation]; ok {
 			return value
@@ -216,6 +238,30 @@ func (c credentials) give(pod *corev1.PodSpec, puller *corev1.Container) {
 		args = append(args, "--secrets="+secretsDir)
 	}
 	puller.Args = slices.Concat(args, []string{uri})
+}
+
+// inImage reports whether a model comes in an image.
+func inImage(uri string) bool {
+	_, _, ok := oci.Of(uri, "")
+	return ok
+}
+
+// giveRegistries hands the pod's pull secrets to a puller of a model's image, which reads them as the
+// kubelet does. One that isn't there keeps no pod from starting.
+func (c credentials) giveRegistries(pod *corev1.PodSpec, puller *corev1.Container) {
+	c.giveCertificates(pod, puller)
+	uri := puller.Args[len(puller.Args)-1]
+	args := slices.Clone(puller.Args[:len(puller.Args)-1])
+	yes := true
+	for i, name := range c.registries {
+		volume, at := numbered(registryVolume, i), path.Join(registriesDir, name)
+		addVolume(pod, volume, corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+			SecretName: name, Optional: &yes, Items: []corev1.KeyToPath{{Key: corev1.DockerConfigJsonKey, Path: registryKeys}},
+		}})
+		puller.VolumeMounts = append(puller.VolumeMounts, corev1.VolumeMount{Name: volume, MountPath: at, ReadOnly: true})
+		args = append(args, "--registry-keys="+path.Join(at, registryKeys))
+	}
+	puller.Args = append(args, uri)
 }
 
 // giveCertificates mounts the config map with certificates of stores, whatever the scheme. The pod

@@ -36,7 +36,7 @@ func (c *Config) delivery(m *member, live client.Object) oci.Delivery {
 }
 
 // otherDelivery is what helps where a cluster or a node doesn't know image volumes.
-const otherDelivery = "have the model come another way, by oci+modelcar:// in its URI, " +
+const otherDelivery = "have the model come another way, by oci+modelcar:// or oci+fetch:// in its URI, " +
 	"or by --oci-delivery of the operator (the chart's ociDelivery)"
 
 // withoutImageVolumes adds to the refusal of a cluster that doesn't know image volumes what to do. Such

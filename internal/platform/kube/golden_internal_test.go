@@ -236,7 +236,7 @@ spec:
   predictor:
     model: {modelFormat: {name: onnx}, storageUri: "oci://registry.example/iris:v1"}
 `},
-		"modelcars-beside-others": {cfg: delivered(oci.ImageVolume), replicas: 1, text: `
+		"modelcars-beside-others": {cfg: delivered(oci.Fetch), replicas: 1, text: `
 apiVersion: serving.kserve.io/v1beta1
 kind: InferenceService
 metadata: {name: many}
@@ -251,6 +251,15 @@ spec:
       - name: kserve-container
         image: registry.example/engine:1
         ports: [{containerPort: 8080}]
+`},
+		"image-fetched": {cfg: delivered(oci.Fetch), replicas: 1, text: `
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: iris}
+spec:
+  predictor:
+    imagePullSecrets: [{name: registry}]
+    model: {modelFormat: {name: onnx}, storageUri: "oci://registry.example/iris:v1"}
 `},
 		"triton-transformer": {cfg: gatewayed, replicas: 1, file: "v1beta1/triton/torchscript/torch_grpc_transformer.yaml"},
 		"huggingface-gpu":    {cfg: gatewayed, replicas: 1, file: "storage/hf/hf_isvc.yaml"},

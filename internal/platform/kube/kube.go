@@ -412,7 +412,7 @@ func (p *Platform) member(ctx context.Context, a platform.Assignment) (member, [
 			return m, nil, err
 		}
 	}
-	if m.credentials, err = p.credentialsOf(ctx, &m); err != nil {
+	if m.credentials, err = p.credentialsOf(ctx, &cfg, &m); err != nil {
 		return m, nil, err
 	}
 	made, err := cfg.revisionObjects(m)

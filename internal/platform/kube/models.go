@@ -99,7 +99,10 @@ func (c *Config) mountModels(t *corev1.PodTemplateSpec, m member) error {
 				return fmt.Errorf("model %s has to be pulled, and the operator wasn't told the image that does it: set it", model.URI)
 			}
 			puller := c.pull(numbered(pullContainer, len(pulls)), model.URI, model.MountPath, pinsName(m.revision.Name), pinKey(i))
-			if withCredentials(model.URI) {
+			switch {
+			case inImage(model.URI):
+				m.credentials.giveRegistries(pod, &puller)
+			case withCredentials(model.URI):
 				m.credentials.give(pod, &puller)
 			}
 			pulls = append(pulls, puller)

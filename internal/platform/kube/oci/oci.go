@@ -25,7 +25,7 @@ const (
 )
 
 // Deliveries are all there are, the usual one first.
-func Deliveries() []Delivery { return []Delivery{ImageVolume, Modelcar} }
+func Deliveries() []Delivery { return []Delivery{ImageVolume, Modelcar, Fetch} }
 
 // Parse reads the name of a delivery; empty means ImageVolume. Another name is an error that says
 // which there are.
@@ -36,7 +36,7 @@ func Parse(name string) (Delivery, error) {
 	if d := Delivery(name); slices.Contains(Deliveries(), d) {
 		return d, nil
 	}
-	return "", fmt.Errorf("%q is no way to deliver oci:// models: want %s or %s", name, ImageVolume, Modelcar)
+	return "", fmt.Errorf("%q is no way to deliver oci:// models: want %s, %s or %s", name, ImageVolume, Modelcar, Fetch)
 }
 
 // explicit are the schemes that say by themselves how a model comes. The first two are KServe's.

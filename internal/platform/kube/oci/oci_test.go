@@ -39,7 +39,7 @@ func TestDeliveriesAreNamed(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := oci.Parse("sidecar"); err == nil || !strings.Contains(err.Error(), "image-volume or modelcar") {
+	if _, err := oci.Parse("sidecar"); err == nil || !strings.Contains(err.Error(), "image-volume, modelcar or fetch") {
 		t.Errorf("an unknown one: %v", err)
 	}
 }
