@@ -68,6 +68,8 @@ func TestEnginesWithPathsOfTheirOwn(t *testing.T) {
 		want       string
 	}{
 		"TEI's rerank":            {"/v1/rerank", `{"model":"tei","query":"q","documents":["a","b"],"top_n":1,"return_documents":false}`, 200, `"model":"tei","results":[{"index":1,"relevance_score":0.75}]`},
+		"a slash at the end":      {"/v1/classify/", `{"model":"tei","input":"x"}`, 200, `"label":"yes","probs":[0.25,0.75]`},
+		"one, for vLLM":           {"/v1/classify/", `{"model":"vllm","input":"a"}`, 200, `{"as it came":true}`},
 		"TEI's score":             {"/openai/v1/score", `{"model":"tei","text_1":"q","text_2":["a","b"]}`, 200, `"data":[{"index":0,"object":"score","score":0.25},{"index":1,"object":"score","score":0.75}]`},
 		"TEI's classify":          {"/v1/classify", `{"model":"tei","input":"x"}`, 200, `"label":"yes","probs":[0.25,0.75]`},
 		"what TEI can't":          {"/v1/score", `{"model":"tei","text_1":["p","q"],"text_2":["a","b"]}`, 400, `one text with others at a time`},

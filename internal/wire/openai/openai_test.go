@@ -20,7 +20,7 @@ func TestPathsOfTheAPI(t *testing.T) {
 	}{
 		"/v1/chat/completions":         {want: openai.Call{Op: openai.Chat, Path: "/v1/chat/completions"}},
 		"/openai/v1/chat/completions":  {want: openai.Call{Op: openai.Chat, Root: "/openai", Path: "/v1/chat/completions"}},
-		"/openai/v1/completions/":      {want: openai.Call{Op: openai.Completions, Root: "/openai", Path: "/v1/completions/"}},
+		"/openai/v1/completions/":      {want: openai.Call{Op: openai.Completions, Root: "/openai", Path: "/v1/completions"}},
 		"/v1/embeddings":               {want: openai.Call{Op: openai.Embeddings, Path: "/v1/embeddings"}},
 		"/v1/rerank":                   {want: openai.Call{Op: openai.Rerank, Path: "/v1/rerank"}},
 		"/v1/score":                    {want: openai.Call{Op: openai.Score, Path: "/v1/score"}},

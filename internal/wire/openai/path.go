@@ -74,6 +74,7 @@ func ParsePath(path, root string) (Call, bool) {
 	if rest = strings.TrimSuffix(rest, "/"); rest == "" {
 		return Call{}, false
 	}
+	c.Path = strings.TrimSuffix(c.Path, "/") // engines don't all take one at the end
 	if name, ok := strings.CutPrefix(rest, "models/"); ok {
 		// A model's name may have a slash, written as it is or as %2F.
 		if u, err := url.PathUnescape(name); err == nil {
