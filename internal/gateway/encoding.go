@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 
 	"stationmaster.dev/stationmaster/internal/gateway/coding"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
@@ -31,7 +32,14 @@ func (x *exchange) readable(f []upstream.Field) []upstream.Field {
 func (x *exchange) plainAnswer(resp *upstream.Response) (body answerBody, done func()) {
 	h := x.w.Header()
 	name := h["Content-Encoding"]
-	if len(name) != 1 || x.ask == nil || x.ask.relay == nil || !coding.Known(name[0]) {
+	if len(name) != 1 || x.ask == nil || x.ask.relay == nil {
+		return resp, func() {}
+	}
+	if strings.EqualFold(strings.TrimSpace(name[0]), "identity") { // which is none (RFC 9110, section 8.4.1)
+		delete(h, "Content-Encoding")
+		return resp, func() {}
+	}
+	if !coding.Known(name[0]) {
 		return resp, func() {}
 	}
 	delete(h, "Content-Encoding")

@@ -181,6 +181,19 @@ func TestACompressedAnswerThatIsBrokenIsToldAsTheEnginesFault(t *testing.T) {
 	}
 }
 
+// TestAnEngineThatNamesThePlainFormIsRead: some say so of an answer that isn't compressed.
+func TestAnEngineThatNamesThePlainFormIsRead(t *testing.T) {
+	g := start(t, nil, llm("llm", "/", "served", route.Endpoint{HTTP: engine(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Content-Encoding", "identity")
+		_, _ = io.WriteString(w, `{"model":"served"}`)
+	})}))
+	a := do(t, client(t), request(t, http.MethodPost, g.url("/v1/chat/completions"), `{"model":"llm"}`))
+	if a.body != `{"model":"llm"}` || a.Header.Get("Content-Encoding") != "" {
+		t.Errorf("%q, encoding %q", a.body, a.Header.Get("Content-Encoding"))
+	}
+}
+
 // TestAnswersThatCantBeReadAreCounted: they pass as they come.
 func TestAnswersThatCantBeReadAreCounted(t *testing.T) {
 	packed := []byte("\x0b\x02\x80{}\x03")
