@@ -176,6 +176,12 @@ func TestASubsetIsKeptTo(t *testing.T) {
 			t.Fatalf("led to %q", c.to)
 		}
 	}
+	// One that is named twice is one, also where a second is told.
+	p = serve(t, extproc.Config{Fallback: true}, three)
+	c := p.ask(t, request{in: duplex, body: chat("hi"), hinted: true, subset: []any{"10.0.0.2:8000", "10.0.0.2:8000"}})
+	if c.to != "10.0.0.2:8000" {
+		t.Errorf("led to %q", c.to)
+	}
 }
 
 func TestOneEndpointIsNamedUnlessASecondIsAskedFor(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -180,6 +181,8 @@ func (p *picker) eligible(v *view, among []string, hinted bool) ([]*pick.Replica
 				index = append(index, i)
 			}
 		}
+		slices.Sort(index)
+		index = slices.Compact(index) // what is named twice is no second endpoint
 		if len(index) == 0 {
 			return nil, nil, errdef.New(errdef.ErrUnavailable, fmt.Sprintf(
 				"none of the %d endpoints that the proxy allows is a ready one of pool %s", len(among), v.pool.Key))
