@@ -9,9 +9,9 @@ import (
 	"stationmaster.dev/stationmaster/internal/wire/v1"
 )
 
-// PredictToV2 gives a V1 request as one of V2, for a model with this metadata. Errors are ErrInvalid,
-// also for fields that have no counterpart
-// (signature_name is passed over), and ErrUnsupported for a model that doesn't tell its inputs.
+// PredictToV2 gives a V1 request as one of V2, for a model with this metadata. Errors are ErrInvalid, also
+// for fields that have no counterpart (signature_name is passed over), and ErrUnsupported for a model that
+// doesn't tell its inputs.
 func PredictToV2(body []byte, meta *oip.ModelMetadata) (*oip.InferRequest, error) {
 	r, err := v1.DecodeRequest(body)
 	if err != nil {

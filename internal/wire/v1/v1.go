@@ -15,7 +15,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/wire/oip"
 )
 
-// Request is the body of a :predict or :explain call. One of its fields is set.
+// Request is the body of a :predict or :explain call. Instances or Inputs is set.
 type Request struct {
 	// Instances is the JSON array of "instances": one entry for each row of the batch.
 	Instances []byte
@@ -27,8 +27,8 @@ type Request struct {
 	Others []string
 }
 
-// DecodeRequest reads the body of a call. Of other fields
-// (signature_name, say) the names alone are kept.
+// DecodeRequest reads the body of a call. Of other fields (signature_name, say) the names
+// alone are kept.
 func DecodeRequest(body []byte) (*Request, error) {
 	var r Request
 	err := fields(body, func(key string, value []byte) error {
