@@ -411,11 +411,33 @@ func shipCatalogue(ctx context.Context, config *rest.Config, log *slog.Logger) e
 	if err := awaitKinds(ctx, c, log); err != nil {
 		return err
 	}
-	return applyCatalogue(ctx, c)
+	return untilDone(ctx, func() error { return applyCatalogue(ctx, c) }, func(err error) {
+		log.WarnContext(ctx, "the shipped runtimes can't be applied yet; trying until they can", "err", err)
+	})
 }
 
-// unknownKinds is how long to wait before asking again for kinds that the cluster lacks.
-const unknownKinds = 500 * time.Millisecond
+// untilDone calls try until it succeeds, or ctx ends, which is the error then. An API server that
+// has just come back refuses much for a moment; to end would have the cluster start the operator anew,
+// each time after a longer pause. told gets the first failure.
+func untilDone(ctx context.Context, try func() error, told func(error)) error {
+	for first := true; ; first = false {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		if first {
+			told(err)
+		}
+		select {
+		case <-time.After(tryAgain):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// tryAgain is how long to wait before asking a cluster again for what it doesn't give yet.
+const tryAgain = 500 * time.Millisecond
 
 // awaitKinds waits until the cluster serves the kinds that the operator works on: on a first
 // installation it may start before them, or before the API server answers.
@@ -427,19 +449,14 @@ func awaitKinds(ctx context.Context, c client.Client, log *slog.Logger) error {
 		if err != nil {
 			return fmt.Errorf("BUG: %w", err)
 		}
-		for first := true; ; first = false {
-			_, err = c.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
-			if err == nil {
-				break
-			}
-			if first {
-				log.WarnContext(ctx, "the cluster doesn't serve a kind yet; asking until it does", "kind", gvk.Kind, "err", err)
-			}
-			select {
-			case <-time.After(unknownKinds):
-			case <-ctx.Done():
-				return ctx.Err()
-			}
+		err = untilDone(ctx, func() error {
+			_, err := c.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
+			return err
+		}, func(err error) {
+			log.WarnContext(ctx, "the cluster doesn't serve a kind yet; asking until it does", "kind", gvk.Kind, "err", err)
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil

@@ -187,11 +187,8 @@ func (c *Controller) Run(ctx context.Context, config *rest.Config) error {
 	}
 	quiet := logr.FromSlogHandler(warnings{c.log.Handler()})
 	ctrl.SetLogger(quiet)
-	if err := c.expectAll(ctx, config); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
-		return err
+	if !c.awaitAll(ctx, config) {
+		return nil
 	}
 	options := ctrl.Options{
 		Scheme:                 sch,

@@ -75,6 +75,25 @@ func (c *Controller) again(s *service, now time.Time) time.Time {
 // lookAgain is how long a change of a config map that a service names may take to be seen.
 const lookAgain = 30 * time.Second
 
+// awaitAll calls expectAll until the API answers, which one that has just come back may refuse to do
+// for a moment, and returns false where ctx ends before.
+func (c *Controller) awaitAll(ctx context.Context, config *rest.Config) bool {
+	for first := true; ; first = false {
+		err := c.expectAll(ctx, config)
+		if err == nil {
+			return true
+		}
+		if first && ctx.Err() == nil {
+			c.log.WarnContext(ctx, "the services can't be listed yet; trying until they can", "err", err)
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
 // expectAll notes the services that exist, so that the table counts as partial until each was
 // looked at once. It is called before anything is reconciled.
 func (c *Controller) expectAll(ctx context.Context, config *rest.Config) error {

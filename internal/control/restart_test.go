@@ -1,7 +1,12 @@
 package control
 
 import (
+	"context"
+	"errors"
 	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -117,3 +122,33 @@ func TestServicesOfTheStartAreExpectedFromTheAPIItself(t *testing.T) {
 		t.Errorf("expects %v, partial %v; want %v alone and a partial table", c.unseen, table.Load().Partial, key)
 	}
 }
+
+func TestAnOperatorWaitsForAnAPIThatRefusesAtFirst(t *testing.T) {
+	b := newBench(t)
+	b.service("there")
+	b.ready("there")
+	var refusals atomic.Int64
+	config := api.server.RESTConfig()
+	config.WrapTransport = func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			if strings.HasSuffix(r.URL.Path, "/inferenceservices") && refusals.Add(1) == 1 {
+				return nil, errors.New("the API server starts")
+			}
+			return next.RoundTrip(r)
+		})
+	}
+	c := New(b.cfg, b.platform, &state.Topic[route.Table]{})
+	if !c.awaitAll(t.Context(), config) || !c.unseen[b.key("there")] || refusals.Load() != 2 {
+		t.Errorf("it expects %v after %d requests", c.unseen, refusals.Load())
+	}
+	refusals.Store(0)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if c.awaitAll(ended, config) {
+		t.Error("it goes on though it was told to end")
+	}
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
