@@ -257,30 +257,39 @@ func tells(t *testing.T, b *bench) {
 	defer cancel()
 	changes := b.Platform.Changes(ctx)
 	w := b.workload(iris, "iris-1", "a", b.Serve())
-	for range 5 {
-		b.apply(iris, platform.Assignment{Workload: w, Replicas: 2})
-		b.apply(iris, platform.Assignment{Workload: w, Replicas: 3})
+	const changed = 20
+	for i := range changed {
+		b.apply(iris, platform.Assignment{Workload: w, Replicas: 2 + i%2})
 	}
 	b.until(iris, "three", exactly(3))
-	// Nobody read until now, and what is left to read are a few values, not one per change
-	// (some more may be late news of the replicas just started).
-	read := 0
-	for quiet := false; !quiet; {
-		select {
-		case got := <-changes:
-			if got != iris {
-				t.Errorf("change of %s, want %s", got, iris)
-			}
-			read++
-		case <-time.After(200 * time.Millisecond):
-			quiet = true
+	// Nobody read until now, and what was kept is a few values, not one per change. News that come
+	// meanwhile end the count at the first moment without any.
+	timeout := time.After(b.Patience)
+	kept, more := 0, true
+	take := func(got spec.ServiceKey) {
+		if kept++; got != iris {
+			t.Errorf("change of %s, want %s", got, iris)
 		}
 	}
-	if read == 0 || read > 9 {
-		t.Errorf("%d changes were kept for a reader that wasn't reading, want a few", read)
+	select {
+	case got := <-changes:
+		take(got)
+	case <-timeout:
+		t.Fatal("no change is told")
+	}
+	for more {
+		select {
+		case got := <-changes:
+			take(got)
+		default:
+			more = false
+		}
+	}
+	if kept >= changed {
+		t.Errorf("%d changes were kept for a reader that wasn't reading, want a few of %d", kept, changed)
 	}
 	cancel()
-	timeout := time.After(b.Patience)
+	timeout = time.After(b.Patience)
 	for {
 		select {
 		case _, open := <-changes:
