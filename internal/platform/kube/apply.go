@@ -42,7 +42,7 @@ func keyOf(o client.Object) objectKey {
 type writes map[objectKey]write
 
 type write struct {
-	// object has what identifies it, and labels.
+	// object is what was applied.
 	object  client.Object
 	hash    string
 	version uint64
@@ -221,6 +221,21 @@ func (p *Platform) live(ctx context.Context, o client.Object) (client.Object, er
 		return nil, fmt.Errorf("read %T %s: %w", o, o.GetName(), err)
 	}
 	return have, nil
+}
+
+// lastOf returns an object as it was applied a moment ago where live, what the cache has of it, doesn't
+// show that yet; else live.
+func (p *Platform) lastOf(o, live client.Object) client.Object {
+	if isForeign(o) {
+		return live // read from the API
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last, ok := p.written[keyOf(o)]
+	if ok && (live == nil || version(live) < last.version) && time.Since(last.at) < lag {
+		return last.object
+	}
+	return live
 }
 
 // forget drops what was written of an object that is gone.

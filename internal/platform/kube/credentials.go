@@ -42,10 +42,13 @@ const (
 	defaultAccount = "default"
 )
 
+// setting is an annotation that becomes a variable.
+type setting struct{ annotation, variable string }
+
 // storeSettings are KServe's annotations that say how a store is reached, and the variables that
 // tell a puller. KServe reads them from secrets; here they count on a service and on a service
 // account, for secrets aren't read.
-var storeSettings = []struct{ annotation, variable string }{
+var storeSettings = []setting{
 	{"serving.kserve.io/s3-endpoint", "S3_ENDPOINT"},
 	{"serving.kserve.io/s3-usehttps", "S3_USE_HTTPS"},
 	{"serving.kserve.io/s3-region", "AWS_DEFAULT_REGION"},
@@ -89,6 +92,35 @@ type credentials struct {
 	registries []string
 	// audience is whom the token of a role is for; empty without a role.
 	audience string
+	// s3Alone keeps them from models that aren't in buckets of S3's kind.
+	s3Alone bool
+}
+
+// annotationCredentials is on a Deployment or a LeaderWorkerSet whose pullers got all that credentials
+// hold. Earlier operators gave some to models of S3's kind alone, and neither certificates nor roles.
+const annotationCredentials = "stationmaster.dev/credentials"
+
+// keeping returns what a revision's pullers get: what an earlier operator gave where live runs its
+// pods and one is ready, so that an upgrade restarts no engine; all for another.
+func (c credentials) keeping(live client.Object, hash string) credentials {
+	if !hasReady(live, hash) || live.GetAnnotations()[annotationCredentials] != "" {
+		return c
+	}
+	var env []corev1.EnvVar
+	for _, e := range c.env {
+		if slices.ContainsFunc(storeSettings, func(s setting) bool { return s.variable == e.Name }) {
+			env = append(env, e)
+		}
+	}
+	return credentials{secrets: c.secrets, env: env, registries: c.registries, s3Alone: true}
+}
+
+// wanting reports whether a model of a member may need credentials.
+func (c *Config) wanting(m *member) bool {
+	return slices.ContainsFunc(m.workload.Models, func(model spec.Model) bool {
+		kind, _ := c.sourceOf(model.URI)
+		return withCredentials(model.URI) || kind == pulled && inImage(model.URI)
+	})
 }
 
 // withCredentials reports whether a model may need some: what isn't of the pod's own.
@@ -104,13 +136,10 @@ func ofS3(uri string) bool {
 
 // credentialsOf finds the secrets of a member: the one that its annotation names, else those that
 // its service account lists. A pod can name secrets and accounts of its own namespace only.
-// Images of models that are fetched need those of their registry; cfg says how models come.
-func (p *Platform) credentialsOf(ctx context.Context, cfg *Config, m *member) (credentials, error) {
-	needs := func(model spec.Model) bool {
-		kind, _ := cfg.sourceOf(model.URI)
-		return withCredentials(model.URI) || kind == pulled && inImage(model.URI)
-	}
-	if !slices.ContainsFunc(m.workload.Models, needs) {
+// Images of models that are fetched need those of their registry; cfg says how models come. live is
+// what runs the member, nil for nothing.
+func (p *Platform) credentialsOf(ctx context.Context, cfg *Config, m *member, live client.Object) (credentials, error) {
+	if !cfg.wanting(m) {
 		return credentials{}, nil
 	}
 	template := &m.revision.Spec.PodTemplate
@@ -122,7 +151,7 @@ func (p *Platform) credentialsOf(ctx context.Context, cfg *Config, m *member) (c
 	if err != nil {
 		return credentials{}, err
 	}
-	return credentialsFrom(template, account), nil
+	return credentialsFrom(template, account).keeping(live, m.revision.Spec.Hash), nil
 }
 
 // accounts keeps service accounts for a moment: many services of a namespace are applied at once and
@@ -218,6 +247,9 @@ func credentialsFrom(template *corev1.PodTemplateSpec, account *corev1.ServiceAc
 // pod from starting: the puller says which it looked for.
 func (c credentials) give(pod *corev1.PodSpec, puller *corev1.Container) {
 	uri := puller.Args[len(puller.Args)-1]
+	if c.s3Alone && !ofS3(uri) {
+		return
+	}
 	if ofS3(uri) {
 		puller.Env = append(puller.Env, c.env...)
 		c.giveRole(pod, puller)

@@ -9,10 +9,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"stationmaster.dev/stationmaster/internal/platform/kube/lws"
 )
 
 func TestWhereAPodsCredentialsAre(t *testing.T) {
@@ -208,4 +211,52 @@ type countedReader struct {
 func (c *countedReader) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
 	c.reads++
 	return nil
+}
+
+// Before, models of S3's kind alone got credentials, and no certificates or roles.
+func TestAnUpgradeGivesRunningPodsNoCredentialsThatTheyHadNot(t *testing.T) {
+	account := &corev1.ServiceAccount{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{roleARN: "arn:aws:iam::1:role/r", caConfigMap: "roots", "serving.kserve.io/s3-region": "eu"}},
+		Secrets:    []corev1.ObjectReference{{Name: "key"}},
+	}
+	running := func(ready int32, annotation string) client.Object {
+		one := int32(1)
+		d := &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: &one}, Status: appsv1.DeploymentStatus{Replicas: 1, ReadyReplicas: ready}}
+		d.Labels, d.Annotations = map[string]string{labelHash: "a"}, map[string]string{annotationCredentials: annotation}
+		return d
+	}
+	groups := lws.Named("default", "iris-1")
+	groups.Object["spec"], groups.Object["status"] = map[string]any{"replicas": int64(1)}, map[string]any{"readyReplicas": int64(1)}
+	groups.SetLabels(map[string]string{labelHash: "a"})
+	for title, tc := range map[string]struct {
+		live   client.Object
+		uri    string
+		volume []string
+		env    bool
+	}{
+		"a new one gets all":                        {uri: "s3://shelf/a", volume: []string{roleVolume, caVolume, secretVolume}, env: true},
+		"one that this operator made gets all":      {live: running(1, "all"), uri: "https://m.example/a", volume: []string{caVolume, secretVolume}},
+		"one that isn't ready gets all":             {live: running(0, ""), uri: "https://m.example/a", volume: []string{caVolume, secretVolume}},
+		"one that is ready stays without":           {live: running(1, ""), uri: "https://m.example/a"},
+		"groups that are ready stay without":        {live: groups, uri: "https://m.example/a"},
+		"one of S3 stays with its secret and place": {live: running(1, ""), uri: "s3://shelf/a", volume: []string{secretVolume}, env: true},
+	} {
+		t.Run(title, func(t *testing.T) {
+			var pod corev1.PodSpec
+			puller := corev1.Container{Args: []string{"pull", tc.uri}}
+			credentialsFrom(&corev1.PodTemplateSpec{}, account).keeping(tc.live, "a").give(&pod, &puller)
+			var volumes []string
+			for _, v := range pod.Volumes {
+				volumes = append(volumes, v.Name)
+			}
+			if diff := cmp.Diff(tc.volume, volumes); diff != "" {
+				t.Errorf("volumes (-want +got):\n%s", diff)
+			}
+			region := slices.ContainsFunc(puller.Env, func(e corev1.EnvVar) bool { return e.Name == "AWS_DEFAULT_REGION" })
+			role := slices.ContainsFunc(puller.Env, func(e corev1.EnvVar) bool { return e.Name == "AWS_ROLE_ARN" })
+			if region != tc.env || role != slices.Contains(tc.volume, roleVolume) {
+				t.Errorf("it gets %v", puller.Env)
+			}
+		})
+	}
 }

@@ -397,11 +397,11 @@ func (p *Platform) member(ctx context.Context, a platform.Assignment) (member, [
 	if err != nil {
 		return m, nil, err
 	}
-	cfg := p.cfg
-	cfg.Image = cfg.ownImage(live, rev.Spec.Hash)
-	m.startup = startupOf(live, rev.Spec.Hash, a.Startup)
+	cfg, last := p.cfg, p.lastOf(runner(rev), live)
+	cfg.Image = cfg.ownImage(last, rev.Spec.Hash)
+	m.startup = startupOf(last, rev.Spec.Hash, a.Startup)
 	deployment, _ := live.(*appsv1.Deployment)
-	cfg.Images = cfg.delivery(&m, live)
+	cfg.Images = cfg.delivery(&m, last)
 	if a.Elsewhere {
 		if err := p.delegate(ctx, &m, deployment); err != nil {
 			return m, nil, err
@@ -412,7 +412,7 @@ func (p *Platform) member(ctx context.Context, a platform.Assignment) (member, [
 			return m, nil, err
 		}
 	}
-	if m.credentials, err = p.credentialsOf(ctx, &cfg, &m); err != nil {
+	if m.credentials, err = p.credentialsOf(ctx, &cfg, &m, live); err != nil {
 		return m, nil, err
 	}
 	made, err := cfg.revisionObjects(m)

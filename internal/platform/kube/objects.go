@@ -230,6 +230,20 @@ func runs(live client.Object, hash string) bool {
 	return false
 }
 
+// hasReady reports whether a Deployment or a LeaderWorkerSet has ready pods of a revision.
+func hasReady(live client.Object, hash string) bool {
+	if !runs(live, hash) {
+		return false
+	}
+	switch o := live.(type) {
+	case *appsv1.Deployment:
+		return o.Status.ReadyReplicas > 0
+	case *unstructured.Unstructured:
+		return lws.HasReady(o)
+	}
+	return false
+}
+
 // notes are the annotations by which a Deployment or a LeaderWorkerSet tells what its pods were made
 // with.
 func (c *Config) notes(m member) map[string]string {
@@ -238,6 +252,9 @@ func (c *Config) notes(m member) map[string]string {
 		out[annotationImage] = c.Image
 	}
 	c.noteDelivery(m, out)
+	if c.wanting(&m) && !m.credentials.s3Alone {
+		out[annotationCredentials] = "all"
+	}
 	if m.startup > 0 {
 		out[annotationStartup] = strconv.Itoa(int(m.startup.Seconds()))
 	}

@@ -102,6 +102,12 @@ func Runs(u *unstructured.Unstructured) bool {
 	return there > 0 || asked > 0 || !said
 }
 
+// HasReady reports whether a LeaderWorkerSet, as the API has it, has a ready group.
+func HasReady(u *unstructured.Unstructured) bool {
+	ready, _, _ := unstructured.NestedInt64(u.Object, "status", "readyReplicas")
+	return ready > 0
+}
+
 func mark(leader, workers *corev1.PodTemplateSpec, size int32) {
 	if leader.Annotations == nil {
 		leader.Annotations = map[string]string{}
