@@ -39,6 +39,9 @@ type Config struct {
 	// with it, and others than the operator's are replaced. Empty means that of the operator which
 	// is installed.
 	Image string
+	// OCIDelivery is how the operator has models of oci:// reach pods, for pods that come otherwise are
+	// replaced; empty means as the operator that is installed, else by image volumes.
+	OCIDelivery string
 	// DryRun looks, and changes nothing.
 	DryRun bool
 	// Every is how long to wait between two looks at what the cluster is doing; zero means 200 ms.
@@ -100,6 +103,12 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 	if cfg.Image == "" {
 		var err error
 		if cfg.Image, err = cfg.operatorsImage(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.OCIDelivery == "" {
+		var err error
+		if cfg.OCIDelivery, err = cfg.operatorsDelivery(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -393,6 +402,9 @@ func (cfg *Config) orphans(ctx context.Context, mine *appsv1.ReplicaSet) ([]core
 // would admit it. Neither is stored.
 func (cfg *Config) replicaSet(ctx context.Context, rev *smv1alpha1.Revision) (*appsv1.ReplicaSet, *corev1.Pod, error) {
 	platform := kube.Config{Image: cfg.Image}
+	if err := platform.Deliver(cfg.OCIDelivery); err != nil {
+		return nil, nil, errdef.New(errdef.ErrInvalid, "--oci-delivery: "+err.Error())
+	}
 	template, selector, err := platform.Template(rev)
 	if err != nil {
 		return nil, nil, err

@@ -2,6 +2,7 @@ package adopt_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -194,5 +195,21 @@ func TestNothingIsTakenWhileKServeCouldTakeItBack(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestTheOperatorsWayWithImagesCounts has an operator whose setting nobody knows, which shows that it is read.
+func TestTheOperatorsWayWithImagesCounts(t *testing.T) {
+	operator := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "stationmaster-operator", Labels: map[string]string{"app.kubernetes.io/name": "stationmaster-operator"}}}
+	operator.Spec.Template.Spec.Containers = []corev1.Container{{Name: "operator", Args: []string{"operator", "--oci-delivery=pigeon"}}}
+	said := func(results []adopt.Result, err error) string { return fmt.Sprint(results, err) }
+	_, results, err := run(t, true, append(deployed("engine:1"), service(t), operator)...)
+	if got := said(results, err); !strings.Contains(got, `"pigeon" is no way to deliver`) {
+		t.Errorf("it says %s", got)
+	}
+	operator.Spec.Template.Spec.Containers[0].Args[1] = "--oci-delivery=modelcar"
+	_, results, err = run(t, true, append(deployed("engine:1"), service(t), operator)...)
+	if got := said(results, err); strings.Contains(got, "oci-delivery") {
+		t.Errorf("it says %s", got)
 	}
 }

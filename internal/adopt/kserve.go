@@ -89,6 +89,26 @@ func (cfg *Config) operatorsImage(ctx context.Context) (string, error) {
 	return "", nil
 }
 
+// operatorsDelivery returns how the operator that is installed has models of oci:// reach pods; empty
+// where there is none, or it says nothing.
+func (cfg *Config) operatorsDelivery(ctx context.Context) (string, error) {
+	var deployments appsv1.DeploymentList
+	err := cfg.API.List(ctx, &deployments, client.MatchingLabels{"app.kubernetes.io/name": "stationmaster-operator"})
+	if err != nil {
+		return "", fmt.Errorf("look for the operator: %w", err)
+	}
+	for i := range deployments.Items {
+		for _, c := range deployments.Items[i].Spec.Template.Spec.Containers {
+			for _, arg := range c.Args {
+				if how, ok := strings.CutPrefix(arg, "--oci-delivery="); ok {
+					return how, nil
+				}
+			}
+		}
+	}
+	return "", nil
+}
+
 // scaledObject is KEDA's kind.
 var scaledObject = schema.GroupVersionKind{Group: "keda.sh", Version: "v1alpha1", Kind: "ScaledObject"}
 

@@ -45,6 +45,7 @@ which otherwise makes pods of its own. --dry-run looks and changes nothing.`,
 	f := cmd.Flags()
 	f.StringVarP(&cfg.Namespace, "namespace", "n", "", "the namespace whose services are taken over")
 	f.StringVar(&cfg.Image, "image", "", "image of stationmaster that the operator is, or will be, installed with (default that of the installed one)")
+	f.StringVar(&cfg.OCIDelivery, "oci-delivery", "", "how that operator has models of oci:// reach pods (default as the installed one does)")
 	f.BoolVar(&cfg.DryRun, "dry-run", false, "tell what would become of each service, and change nothing")
 	f.StringVar(&kubeconfig, "kubeconfig", "", "the cluster's kubeconfig; by default kubectl's usual places")
 	f.DurationVar(&timeout, "timeout", 5*time.Minute, "how long it may take")

@@ -293,7 +293,7 @@ func (c credentials) giveRegistries(pod *corev1.PodSpec, puller *corev1.Containe
 		puller.VolumeMounts = append(puller.VolumeMounts, corev1.VolumeMount{Name: volume, MountPath: at, ReadOnly: true})
 		args = append(args, "--registry-keys="+path.Join(at, registryKeys))
 	}
-	puller.Args = append(args, uri)
+	puller.Args = slices.Concat(args, []string{uri})
 }
 
 // giveCertificates mounts the config map with certificates of stores, whatever the scheme. The pod

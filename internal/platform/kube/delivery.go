@@ -14,6 +14,12 @@ import (
 	"stationmaster.dev/stationmaster/internal/spec"
 )
 
+// Deliver sets Images by its name. An error says which names there are.
+func (c *Config) Deliver(name string) (err error) {
+	c.Images, err = oci.Parse(name)
+	return err
+}
+
 // leftOpen reports whether a model comes in an image and its scheme leaves it open how.
 func leftOpen(model spec.Model) bool { return strings.HasPrefix(model.URI, "oci://") }
 
