@@ -216,9 +216,10 @@ func (o Options) ingress() *networkingv1.Ingress {
 
 func operatorRules() []rbacv1.PolicyRule {
 	read := []string{"get", "list", "watch"}
-	write := []string{"get", "list", "watch", "create", "update", "patch", "delete"}
+	// What it writes it applies or patches.
+	write := []string{"get", "list", "watch", "create", "patch", "delete"}
 	return []rbacv1.PolicyRule{
-		{APIGroups: []string{"serving.kserve.io"}, Resources: []string{"inferenceservices"}, Verbs: []string{"get", "list", "watch", "update", "patch"}},
+		{APIGroups: []string{"serving.kserve.io"}, Resources: []string{"inferenceservices"}, Verbs: []string{"get", "list", "watch", "patch"}},
 		{APIGroups: []string{"serving.kserve.io"}, Resources: []string{"inferenceservices/status", "inferenceservices/finalizers"}, Verbs: []string{"update", "patch"}},
 		{APIGroups: []string{"serving.kserve.io"}, Resources: []string{"servingruntimes", "inferencegraphs"}, Verbs: read},
 		// Those of a service that is deleted go with it.
@@ -228,7 +229,7 @@ func operatorRules() []rbacv1.PolicyRule {
 		// The catalogue that ships is applied when the operator starts.
 		{APIGroups: []string{"serving.kserve.io"}, Resources: []string{"clusterservingruntimes"}, Verbs: []string{"get", "list", "watch", "create", "update"}},
 		{APIGroups: []string{"stationmaster.dev"}, Resources: []string{"revisions", "routes"}, Verbs: write},
-		{APIGroups: []string{"stationmaster.dev"}, Resources: []string{"revisions/status", "routes/status", "revisions/finalizers"}, Verbs: []string{"update", "patch"}},
+		{APIGroups: []string{"stationmaster.dev"}, Resources: []string{"revisions/status", "routes/status", "revisions/finalizers", "routes/finalizers"}, Verbs: []string{"update", "patch"}},
 		{APIGroups: []string{appsv1.GroupName}, Resources: []string{"deployments"}, Verbs: write},
 		{APIGroups: []string{""}, Resources: []string{"services", "configmaps"}, Verbs: write},
 		// An annotation has kubelets bring a changed list of models to the pods that mount it.
@@ -239,9 +240,9 @@ func operatorRules() []rbacv1.PolicyRule {
 		{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims"}, Verbs: []string{"get"}},
 		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch", "update"}},
 		{APIGroups: []string{autoscalingv2.GroupName}, Resources: []string{"horizontalpodautoscalers"}, Verbs: write},
-		{APIGroups: []string{"keda.sh"}, Resources: []string{"scaledobjects"}, Verbs: []string{"get", "list", "watch", "create", "update", "patch", "delete"}},
-		{APIGroups: []string{"gateway.networking.k8s.io"}, Resources: []string{"httproutes"}, Verbs: []string{"get", "list", "watch", "create", "update", "patch", "delete"}},
-		{APIGroups: []string{"leaderworkerset.x-k8s.io"}, Resources: []string{"leaderworkersets"}, Verbs: []string{"get", "list", "watch", "create", "update", "patch", "delete"}},
+		{APIGroups: []string{"keda.sh"}, Resources: []string{"scaledobjects"}, Verbs: write},
+		{APIGroups: []string{"gateway.networking.k8s.io"}, Resources: []string{"httproutes"}, Verbs: write},
+		{APIGroups: []string{"leaderworkerset.x-k8s.io"}, Resources: []string{"leaderworkersets"}, Verbs: write},
 		{APIGroups: []string{policyv1.GroupName}, Resources: []string{"poddisruptionbudgets"}, Verbs: write},
 		{APIGroups: []string{networkingv1.GroupName}, Resources: []string{"networkpolicies"}, Verbs: write},
 		// The API server has to know the authority of its webhook.

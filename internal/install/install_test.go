@@ -117,7 +117,7 @@ func TestPodsAreRestricted(t *testing.T) {
 // for every namespace, so none may name secrets; what a Role may read it names one by one.
 func TestRightsAreLeast(t *testing.T) {
 	ofSecrets := func(resource string) bool { return strings.Split(resource, "/")[0] == "secrets" }
-	own := 0
+	own, owning := 0, map[string]bool{}
 	for _, object := range install.Objects(options()) {
 		var name string
 		var rules []rbacv1.PolicyRule
@@ -128,6 +128,16 @@ func TestRightsAreLeast(t *testing.T) {
 				t.Errorf("what %s may do isn't written out", name)
 			}
 			for _, rule := range rules {
+				for _, resource := range rule.Resources {
+					// It applies and patches; the catalogue and events are replaced as a whole.
+					updated := strings.Contains(resource, "/") || resource == "clusterservingruntimes" || resource == "events"
+					if slices.Contains(rule.Verbs, "update") && !updated {
+						t.Errorf("the ClusterRole %s updates %s, which nothing of it does", name, resource)
+					}
+					if strings.HasSuffix(resource, "/finalizers") {
+						owning[resource] = true
+					}
+				}
 				if slices.ContainsFunc(rule.Resources, ofSecrets) {
 					t.Errorf("the ClusterRole %s reaches the secrets of every namespace: %v", name, rule)
 				}
@@ -160,6 +170,12 @@ func TestRightsAreLeast(t *testing.T) {
 	}
 	if own != 1 {
 		t.Errorf("%d rules are about secrets, want one", own)
+	}
+	// Clusters that enforce it let nobody block the deletion of an owner without this right.
+	for _, owner := range []string{"inferenceservices", "revisions", "routes"} {
+		if !owning[owner+"/finalizers"] {
+			t.Errorf("the operator owns things by %s and mayn't", owner)
+		}
 	}
 }
 
