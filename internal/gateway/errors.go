@@ -49,6 +49,9 @@ var edges = []edge{
 	{kind: errdef.ErrInternal, status: http.StatusInternalServerError, code: codes.Internal, openAI: "server_error"},
 }
 
+// engineBusy is how an engine's own 429 looks, whose kind has the edge of what this gateway can't take.
+var engineBusy = edge{status: http.StatusTooManyRequests, code: codes.ResourceExhausted, openAI: "rate_limit_error", word: "rate_limit_exceeded"}
+
 // edgeOf maps any error. What broke on the engine's side and has no kind of its own is a bad
 // gateway over HTTP, and unavailable over gRPC: the call may be tried again.
 func edgeOf(err error) edge {
@@ -65,6 +68,10 @@ func edgeOf(err error) edge {
 			var api *apiError
 			if errors.As(err, &api) {
 				e.param, e.word = api.param, api.code
+			}
+			var refused *refusedError
+			if errors.As(err, &refused) {
+				e = refused.edge(e)
 			}
 			return e
 		}
@@ -184,7 +191,11 @@ func writeError(w http.ResponseWriter, api bool, err error) int {
 	h.Del("Trailer")
 	h["Content-Type"] = []string{"application/json"}
 	hopeless := e.status == http.StatusNotImplemented
-	if e.status == http.StatusServiceUnavailable {
+	var refused *refusedError
+	switch {
+	case errors.As(err, &refused) && busy(e.status):
+		refused.tell(h)
+	case e.status == http.StatusServiceUnavailable:
 		after := retryAfter(err)
 		hopeless = after == 0
 		if !hopeless {

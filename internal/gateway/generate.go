@@ -217,7 +217,7 @@ func (x *exchange) relayTranslated(e *route.Endpoint, body []byte, path func() s
 	if kind := head.Get("Content-Type"); resp.Status != http.StatusOK || !strings.HasPrefix(kind, "text/event-stream") {
 		answer, err := x.readAnswer(resp)
 		if err == nil {
-			err = engineRefused(resp.Status, answer)
+			err = engineRefused(resp.Status, head, answer)
 		}
 		if err == nil {
 			err = convert.Broken(fmt.Errorf("it is %.100q and no stream", kind))

@@ -196,8 +196,8 @@ func (c *call) serveGraph(s *route.Service) error {
 	case err != nil:
 		return err
 	}
-	if kind := oip.KindOfStatus(answer.Status); kind != nil {
-		return errdef.New(kind, restError(answer.Status, answer.Body))
+	if oip.KindOfStatus(answer.Status) != nil {
+		return engineRefused(answer.Status, answer.Header, answer.Body)
 	}
 	out, err := infer.Answer(answer.Header, answer.Body, s.Key.Name)
 	if err != nil {

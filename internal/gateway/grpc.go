@@ -144,6 +144,12 @@ func (g *Gateway) serveCall(_ any, stream grpc.ServerStream) (err error) {
 			stream.SetTrailer(metadata.Pairs("retry-after", strconv.Itoa(after)))
 		}
 	}
+	var refused *refusedError
+	if errors.As(err, &refused) && busy(edgeOf(err).status) {
+		h := http.Header{}
+		refused.tell(h)
+		stream.SetTrailer(metadata.Pairs("retry-after", h.Get("Retry-After")))
+	}
 	return statusOf(err)
 }
 

@@ -156,8 +156,8 @@ func (c *call) fetch(ctx context.Context, e *route.Endpoint, method string, path
 		}
 		return nil, err
 	}
-	if kind := oip.KindOfStatus(resp.Status); kind != nil {
-		return nil, errdef.New(kind, restError(resp.Status, reply.body))
+	if oip.KindOfStatus(resp.Status) != nil {
+		return nil, engineRefused(resp.Status, into, reply.body)
 	}
 	return reply, nil
 }

@@ -366,7 +366,7 @@ func (x *exchange) fetch(e *route.Endpoint, method string, path func() string, b
 	if err != nil {
 		return nil, nil, err
 	}
-	return head, answer, engineRefused(resp.Status, answer)
+	return head, answer, engineRefused(resp.Status, head, answer)
 }
 
 func (x *exchange) readAnswer(resp *upstream.Response) ([]byte, error) {
@@ -395,18 +395,6 @@ func readWhole(resp *upstream.Response, most int) ([]byte, error) {
 				"the engine's answer is larger than this gateway's limit of %d bytes for a message", most))
 		}
 	}
-}
-
-// engineRefused is an engine's answer as an error where it is one.
-func engineRefused(status int, body []byte) error {
-	kind := oip.KindOfStatus(status)
-	if kind == nil {
-		if status >= http.StatusMultipleChoices || status < http.StatusOK {
-			return convert.Broken(fmt.Errorf("it came with the status %d", status))
-		}
-		return nil
-	}
-	return errdef.New(kind, restError(status, body))
 }
 
 // v2OverV1 answers a call of V2 from an engine that speaks V1.
