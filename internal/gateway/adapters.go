@@ -2,18 +2,13 @@ package gateway
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
-	"maps"
-	"net/http"
 	"slices"
 	"time"
 
-	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/lora"
 	"stationmaster.dev/stationmaster/internal/route"
 	"stationmaster.dev/stationmaster/internal/spec"
-	"stationmaster.dev/stationmaster/internal/wire/openai"
 )
 
 // adapters are the LoRA adapters of a view's replicas. It is immutable; nil has none.
@@ -162,47 +157,50 @@ func speaksOpenAI(b *route.Backend) bool {
 	return slices.ContainsFunc(b.Targets, func(t route.Target) bool { return t.OpenAI != "" && len(t.Endpoints) > 0 })
 }
 
-// cards are the adapters of the services in scope, as models of the API.
+// cards are the adapters of the services in scope, as models of the API. On the bare address one that
+// another's name hides is listed with its namespace before.
 func (a *adapters) cards(s scope) []card {
 	var out []card
 	for _, service := range s.services() {
-		for _, name := range service.Adapters {
-			if m, err := s.table.Model(name, "/"); s.service != nil || err == nil && m.Service == service {
+		for _, name := range a.of(s.table, service) {
+			if s.service != nil {
 				out = append(out, a.card(s, name, name, service))
+				continue
 			}
-		}
-	}
-	if a != nil {
-		for _, name := range slices.Sorted(maps.Keys(a.reported)) {
-			if _, err := s.table.Model(name, "/"); !errors.Is(err, errdef.ErrNotFound) {
-				continue // it is listed, or another's name
-			}
-			if service, err := a.serviceOf(s.table, name); err == nil && slices.Contains(a.reported[name], service) && (s.service == nil || s.service == service) {
-				out = append(out, a.card(s, name, name, service))
+			for _, id := range [...]string{name, service.Key.Namespace + "/" + name} {
+				if a.leads(s.table, id, name, service) {
+					out = append(out, a.card(s, id, name, service))
+					break
+				}
 			}
 		}
 	}
 	return out
 }
 
-// reportedAdapter answers GET /v1/models/<name> on the bare address for an adapter that an engine told
-// of and the table doesn't know, and reports whether it did.
-func (x *exchange) reportedAdapter() bool {
-	call, ok := openai.ParsePath(x.path, x.g.cfg.OpenAI.Root)
-	a := x.view.adapters
-	if !ok || call.Op != openai.Model || x.r.Method != http.MethodGet || a == nil {
+// of are the names of a service's adapters: those that it lists, and those that its engines told of and
+// that are no model of the table.
+func (a *adapters) of(table *route.Table, service *route.Service) []string {
+	if a == nil || !a.own[service] {
+		return service.Adapters
+	}
+	names := slices.Clone(service.Adapters)
+	for _, name := range adapterNames(table.BackendOf(service, spec.Predictor), *a.known) {
+		if name != service.Key.Name && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// leads reports whether a name on the bare address is that of an adapter of a service.
+func (a *adapters) leads(table *route.Table, id, adapter string, service *route.Service) bool {
+	m, ask, err := find(table, a, "/", id)
+	if err != nil || m.Service != service {
 		return false
 	}
-	ask := &asked{bare: true, model: call.Model}
-	m := route.Match{Path: x.path}
-	if err := a.find(x.view.table, &m, ask, errdef.ErrNotFound); err != nil {
-		return false
-	}
-	if a.adapt(&m, ask); ask.adapter == "" {
-		return false
-	}
-	x.answer(a.card(x.allModels(), call.Model, ask.adapter, m.Service))
-	return true
+	a.adapt(&m, ask)
+	return ask.adapter == adapter
 }
 
 // card is an adapter as a model of the API. Its parent is the service's own model, by the name under

@@ -1,7 +1,9 @@
 package gateway_test
 
 import (
+	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,8 +105,28 @@ func TestAdaptersAreNamedAsServicesAre(t *testing.T) {
 			t.Errorf("%s: %d %s", path, a.StatusCode, a.body)
 		}
 	}
-	if a := do(t, c, request(t, http.MethodGet, g.url("/openai/v1/models"), "")); strings.Contains(a.body, `"id":"team/sql"`) || strings.Contains(a.body, "vault") {
-		t.Errorf("the list has models that lead elsewhere or nowhere: %s", a.body)
+	for _, path := range []string{"/openai/v1/models", "/v1/models"} {
+		var list struct {
+			Data []struct{ ID, Parent string } `json:"data"`
+		}
+		if a := do(t, c, request(t, http.MethodGet, g.url(path), "")); json.Unmarshal([]byte(a.body), &list) != nil {
+			t.Fatalf("%d %s", a.StatusCode, a.body)
+		}
+		var got []string
+		for _, m := range list.Data {
+			if m.Parent != "" {
+				got = append(got, m.ID)
+			}
+		}
+		want := []string{"lab/shared", "mill/shared", "org/chat", "sql", "team/sql"}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("%s: the list has %q, want %q", path, got, want)
+		}
+		for _, id := range got {
+			if a := do(t, c, request(t, http.MethodGet, g.url(path+"/"+id), "")); a.StatusCode != http.StatusOK || !strings.Contains(a.body, `"id":"`+id+`"`) {
+				t.Errorf("%s of the list isn't found: %d %s", id, a.StatusCode, a.body)
+			}
+		}
 	}
 	for _, path := range []string{"/openai/v1/models/secret", "/openai/v1/models/more", "/openai/v1/models/sql@nope", "/v1/models/team/none"} {
 		if a := do(t, c, request(t, http.MethodGet, g.url(path), "")); a.StatusCode != http.StatusNotFound {

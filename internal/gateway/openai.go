@@ -84,20 +84,27 @@ func (x *exchange) serveOpenAI() bool {
 		return false
 	}
 	_, _, err := x.find()
-	if errors.Is(err, errdef.ErrNotFound) && x.reportedAdapter() {
+	missing := errors.Is(err, errdef.ErrNotFound)
+	if (err == nil || missing) && x.modelV1(!missing) {
 		return true
 	}
 	if x.match.Service != nil && x.match.Service.Graph != nil {
 		return false // which answers whatever the path
 	}
+	if missing && x.match.Path == "" {
+		x.match.Path = x.path
+	}
 	call, ok := x.openAICall()
-	if !ok || err != nil && !errors.Is(err, errdef.ErrNotFound) {
+	if !ok || err != nil && !missing {
 		return false
 	}
 	a := &asked{call: call, bare: x.match.Service == nil}
 	switch {
 	case call.Root == "" && !call.Op.Asks():
-		return x.modelV1(call)
+		if missing && call.Op == openai.Model && x.asksOfNone(x.match.Path) {
+			a.model, x.ask = call.Model, a // the error is the API's, then
+		}
+		return false
 	case a.bare && !call.Op.Asks():
 		x.answerModels(call)
 		return true

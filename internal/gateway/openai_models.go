@@ -108,11 +108,33 @@ func stateOf(b *route.Backend, t *route.Target) string {
 
 func (s scope) cards() []card {
 	models := s.models()
-	out := make([]card, len(models))
-	for i, m := range models {
-		out[i] = s.card(m.name, m.service)
+	out := make([]card, 0, len(models))
+	for _, m := range models {
+		out = append(out, s.card(m.name, m.service))
+	}
+	if s.service != nil {
+		return out
+	}
+	for _, service := range s.table.Services() {
+		id := service.Key.String()
+		if !service.Open() || slices.ContainsFunc(models, func(m modelState) bool { return m.service == service }) {
+			continue
+		}
+		// Its own name leads to another: it has the one with its namespace.
+		if m, _, err := find(s.table, nil, "/", id); err == nil && m.Service == service {
+			out = append(out, s.card(id, service))
+		}
 	}
 	return out
+}
+
+// find looks a model up by any of its names on the bare address.
+func find(table *route.Table, a *adapters, path, model string) (route.Match, *asked, error) {
+	ask := &asked{bare: true, model: model}
+	m := route.Match{Path: path}
+	err := ask.find(table, &m, errdef.ErrNotFound)
+	err = a.find(table, &m, ask, err)
+	return m, ask, err
 }
 
 // answerModels answers the OpenAI API's questions about models from the table.
@@ -130,45 +152,53 @@ func (x *exchange) answerModels(call openai.Call) {
 		x.answer(map[string]any{"object": "list", "data": append(s.cards(), x.view.adapters.cards(s)...)})
 		return
 	}
-	a := &asked{bare: true, model: call.Model}
-	err := a.find(s.table, &x.match, errdef.ErrNotFound)
-	err = x.view.adapters.find(s.table, &x.match, a, err)
+	m, ask, err := find(s.table, x.view.adapters, x.match.Path, call.Model)
 	if err != nil {
+		x.match.Service = m.Service
 		x.fail(err)
 		return
 	}
-	if x.match.Service.Graph != nil {
-		x.answer(s.card(call.Model, x.match.Service))
-		return
-	}
-	if x.view.adapters.adapt(&x.match, a); a.adapter != "" {
-		x.answer(x.view.adapters.card(s, call.Model, a.adapter, x.match.Service))
-		return
-	}
-	x.answer(s.cardOf(call.Model, x.match.Service, x.match.Backend))
+	x.match = m
+	x.answer(x.found(s, &m, ask))
 }
 
-// modelV1 answers GET /v1/models/<name> on the bare address where the engine speaks the OpenAI
-// API but not V1: in one object that is V1's answer and OpenAI's. It reports whether it did.
-func (x *exchange) modelV1(call openai.Call) bool {
-	if call.Op != openai.Model || x.r.Method != http.MethodGet || x.match.Via != route.ByModel || x.match.Call.Op != route.StatusV1 {
+// found is what was found by its name, as a model of the API.
+func (x *exchange) found(s scope, m *route.Match, ask *asked) card {
+	if m.Service.Graph != nil {
+		return s.card(ask.model, m.Service)
+	}
+	whole := m.Backend
+	if x.view.adapters.adapt(m, ask); ask.adapter != "" {
+		return x.view.adapters.card(s, ask.model, ask.adapter, m.Service)
+	}
+	return s.cardOf(ask.model, m.Service, whole)
+}
+
+// modelV1 answers GET /v1/models/<name> on the bare address in one object that is V1's answer and OpenAI's:
+// where the engine speaks the OpenAI API but not V1, where the client is one of OpenAI's, and for the names
+// that only OpenAI's list has, with a namespace or a revision. It reports whether it did; found says whether
+// V1's reading of the path leads to a service.
+func (x *exchange) modelV1(found bool) bool {
+	path := cmp.Or(x.match.Path, x.path)
+	call, ok := openai.ParsePath(path, x.g.cfg.OpenAI.Root)
+	if !ok || call.Op != openai.Model || call.Root != "" || x.r.Method != http.MethodGet || x.view.table == nil || len(x.r.Header[ServiceHeader]) > 0 {
 		return false
 	}
-	for i := range x.match.Backend.Targets {
-		t := x.view.targets[&x.match.Backend.Targets[i]]
-		if t.OpenAI == "" || t.speaks(spec.V1) {
-			return false
-		}
+	if found && (x.match.Via != route.ByModel || x.match.Call.Op != route.StatusV1 || !x.ofOpenAI() && !onlyOpenAI(x.match.Backend)) {
+		return false
 	}
-	if len(x.match.Backend.Targets) == 0 {
+	m, ask, err := find(x.view.table, x.view.adapters, path, call.Model)
+	if err != nil {
 		return false
 	}
 	s := x.allModels()
-	ready, _ := readiness(s.table, x.match.Service)
-	c := s.card(call.Model, x.match.Service)
-	if slices.Contains(x.match.Service.Adapters, call.Model) {
-		c = x.view.adapters.card(s, call.Model, call.Model, x.match.Service)
+	ready, _ := readiness(s.table, m.Service)
+	c := x.found(s, &m, ask)
+	switch {
+	case ask.adapter != "":
 		ready = c.State == "ready"
+	case m.Service.Graph == nil:
+		ready = ready && c.State != "unavailable"
 	}
 	x.answer(struct {
 		Name  string `json:"name"`
@@ -176,6 +206,36 @@ func (x *exchange) modelV1(call openai.Call) bool {
 		card
 	}{call.Model, ready, c})
 	return true
+}
+
+// onlyOpenAI reports whether all engines of a backend speak the OpenAI API and not V1.
+func onlyOpenAI(b *route.Backend) bool {
+	return b != nil && len(b.Targets) > 0 && !slices.ContainsFunc(b.Targets, func(t route.Target) bool {
+		return t.OpenAI == "" || speaks(&t, spec.V1)
+	})
+}
+
+// ofOpenAI reports whether the client is one of OpenAI's SDKs.
+func (x *exchange) ofOpenAI() bool { return len(x.r.Header["X-Stainless-Lang"]) > 0 }
+
+// asksOfNone reports whether a question for a model that isn't there, under /v1/models/, is one of the
+// OpenAI API. V1 has the same path: where there are engines for it, the client must be one of OpenAI's own.
+func (x *exchange) asksOfNone(path string) bool {
+	if x.match.Service != nil || x.view == nil || x.view.table == nil {
+		return false
+	}
+	call := route.ParsePath(path)
+	if call.Protocol != spec.V1 || call.Op != route.StatusV1 && (call.Op != route.OtherOfModel || x.r.Method != http.MethodGet) {
+		return false
+	}
+	var api, v1 bool
+	for _, b := range x.view.table.Backends {
+		for i := range b.Targets {
+			api = api || b.Targets[i].OpenAI != ""
+			v1 = v1 || speaks(&b.Targets[i], spec.V1)
+		}
+	}
+	return api && (!v1 || x.ofOpenAI())
 }
 
 // shortDigest is how many digits of a digest a fingerprint has.

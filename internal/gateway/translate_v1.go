@@ -168,19 +168,3 @@ func saysOpenAI(answer []byte) bool {
 	}
 	return json.Unmarshal(answer, &e) == nil && (e.Object == "error" || e.Error.Message != nil)
 }
-
-// asksOfNone reports whether a question for a model that isn't there, under /v1/models/, is one of the
-// OpenAI API. V1 has the same path: where there are engines for it, the client must be one of OpenAI's own.
-func (x *exchange) asksOfNone(path string) bool {
-	if x.match.Service != nil || x.view == nil || x.view.table == nil || route.ParsePath(path).Op != route.StatusV1 {
-		return false
-	}
-	var api, v1 bool
-	for _, b := range x.view.table.Backends {
-		for i := range b.Targets {
-			api = api || b.Targets[i].OpenAI != ""
-			v1 = v1 || speaks(&b.Targets[i], spec.V1)
-		}
-	}
-	return api && (!v1 || len(x.r.Header["X-Stainless-Lang"]) > 0)
-}
