@@ -70,10 +70,12 @@ func (s *installation) serves(t *testing.T, service *unstructured.Unstructured) 
 	apply(t, service)
 	t.Cleanup(func() { remove(t, service) })
 	eventually(t, service.GetName()+" is ready", func() error { return isReady(t, service) })
-	eventually(t, service.GetName()+" answers", func() error {
-		_, err := s.below(service).ask(t.Context(), 1, "hello")
-		return err
-	})
+	for _, g := range running(t, gateway) {
+		eventually(t, service.GetName()+" answers through "+g.Name, func() error {
+			_, err := at(&g, service.GetNamespace(), service.GetName()).ask(t.Context(), 1, "hello")
+			return err
+		})
+	}
 }
 
 // chat is where a language model is asked.

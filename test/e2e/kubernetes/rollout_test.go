@@ -26,9 +26,13 @@ func (s *installation) start(t *testing.T, service *unstructured.Unstructured) {
 	apply(t, service)
 	t.Cleanup(func() { remove(t, service) })
 	eventually(t, "the service is ready", func() error { return isReady(t, service) })
-	eventually(t, "the gateway has it", func() error {
-		return s.rest(service.GetNamespace(), service.GetName())(t.Context())
-	})
+	for _, g := range running(t, gateway) {
+		i := infer{url: at(&g, service.GetNamespace(), service.GetName()).base + "/v2/models/iris"}
+		eventually(t, g.Name+" has it", func() error {
+			_, err := i.rest(t.Context())
+			return err
+		})
+	}
 }
 
 // rolledOut waits until a revision has all the traffic and is the only one that has pods.
