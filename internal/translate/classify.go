@@ -39,7 +39,7 @@ func NewClassify(body []byte, m *Model, origin Origin) (*Classify, error) {
 	case m.text == "" || m.pair != "" || m.pairs:
 		return nil, unsupported("the model doesn't take single texts: put a transformer that makes its inputs in front of it")
 	}
-	return r, nil
+	return r, m.classifies()
 }
 
 // Infer is the request for the model. All outputs are asked for: names of classes may be in one, and
@@ -57,8 +57,11 @@ func (r *Classify) Answer(out *oip.InferResponse) ([]byte, error) {
 	}
 	v := &vectors{rows: n}
 	t, err := r.m.pick(out.Outputs, func(t *oip.Tensor) bool {
-		return float(t.Datatype) && len(t.Shape) == 2 && t.Shape[0] == int64(n)
+		return float(t.Datatype) && len(t.Shape) == 2 && t.Shape[0] == int64(n) && r.m.classes(t.Name)
 	}, "probabilities", "probs", "scores", "logits")
+	if err == nil && !r.m.classes(t.Name) {
+		err = noClasses("output " + t.Name)
+	}
 	switch {
 	case err != nil && named == nil:
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 
 	"stationmaster.dev/stationmaster/internal/wire/oip"
 )
@@ -101,15 +102,12 @@ func half(bits uint16) float32 {
 // those are known, else nil.
 func (m *Model) embeddings(outputs []oip.Tensor, n int, lengths []int) (*vectors, error) {
 	t, err := m.pick(outputs, func(t *oip.Tensor) bool { return float(t.Datatype) && (len(t.Shape) == 2 || len(t.Shape) == 3) },
-		"sentence_embedding", "embedding", "embeddings", "last_hidden_state", "token_embeddings", "pooler_output")
+		vectorNames...)
 	if err != nil {
 		return nil, err
 	}
-	switch t.Name {
-	case "probabilities", "probs", "scores", "score", "relevance_score", "logits":
-		if t.Name != m.Output {
-			return nil, unsupported("output %q tells classes or scores, not vectors: ask for classify, or declare it with output=%s in the annotation %s", t.Name, t.Name, Annotation)
-		}
+	if t.Name != m.Output && slices.Contains(scoreNames, t.Name) {
+		return nil, unsupported("output %q tells classes or scores, not vectors: ask for classify, or declare it with output=%s in the annotation %s", t.Name, t.Name, Annotation)
 	}
 	if err := t.Check(); err != nil {
 		return nil, Broken(err)
