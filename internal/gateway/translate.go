@@ -196,16 +196,16 @@ func (x *exchange) openAIOverV2(e *route.Endpoint) error {
 	if err != nil {
 		return err
 	}
-	return x.infer(e, to)
+	return x.infer(e, known.meta, to)
 }
 
-// infer asks the engine and answers the client.
-func (x *exchange) infer(e *route.Endpoint, to toV2) error {
+// infer asks the engine, which tells this of the model, and answers the client.
+func (x *exchange) infer(e *route.Endpoint, meta *oip.ModelMetadata, to toV2) error {
 	request, err := to.Infer()
 	if err != nil {
 		return err
 	}
-	out, err := x.inferV2(e, request)
+	out, err := x.inferV2(e, meta, request)
 	if err != nil {
 		return err
 	}
@@ -279,7 +279,7 @@ func (x *exchange) metadata(e *route.Endpoint) (*oip.ModelMetadata, error) {
 
 // inferV2 asks the engine in the form of V2 that it speaks: over gRPC if it can, where numbers needn't
 // be written out.
-func (x *exchange) inferV2(e *route.Endpoint, r *oip.InferRequest) (*oip.InferResponse, error) {
+func (x *exchange) inferV2(e *route.Endpoint, meta *oip.ModelMetadata, r *oip.InferRequest) (*oip.InferResponse, error) {
 	if speaks(x.target.Target, spec.GRPCV2) && e.GRPC != "" {
 		message, err := oip.RequestToProto(r, true)
 		if err != nil {
@@ -297,6 +297,7 @@ func (x *exchange) inferV2(e *route.Endpoint, r *oip.InferRequest) (*oip.InferRe
 		}
 		return response, nil
 	}
+	translate.AskForHalves(r, meta)
 	content, jsonLen, err := oip.AppendRequest(nil, r, nil)
 	if err != nil {
 		return nil, err

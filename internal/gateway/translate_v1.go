@@ -51,7 +51,7 @@ func (x *exchange) v1OverV2(e *route.Endpoint) error {
 	if err != nil {
 		return err
 	}
-	return x.infer(e, predict{body, known.meta})
+	return x.infer(e, known.meta, predict{body, known.meta})
 }
 
 // notPredict refuses what V1 has beside :predict where the engine speaks something else.

@@ -35,9 +35,14 @@ func PredictToV2(body []byte, meta *oip.ModelMetadata) (*oip.InferRequest, error
 	return infer, err
 }
 
-// PredictFromV2 is the body of a V1 answer. Errors are Broken ones.
+// PredictFromV2 is the body of a V1 answer; half floats become the numbers that they are. Errors are Broken
+// ones.
 func PredictFromV2(out *oip.InferResponse) ([]byte, error) {
-	body, err := v1.AppendPredictions(nil, out.Outputs)
+	outputs, err := widened(out.Outputs)
+	if err != nil {
+		return nil, Broken(err)
+	}
+	body, err := v1.AppendPredictions(nil, outputs)
 	if err != nil {
 		return nil, Broken(err)
 	}
