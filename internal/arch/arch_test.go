@@ -55,7 +55,7 @@ var rooms = map[string]room{
 	"internal/wire":                  {layer: 1, may: []string{"internal/errdef", "api/oip"}, never: []string{"os/exec", "k8s.io/", "sigs.k8s.io/", "database/sql"}},
 	"internal/limits":                {layer: 3, may: []string{"internal/spec", "internal/errdef", "internal/engine", "internal/state", "internal/route", "internal/enginetls"}, never: []string{"k8s.io/", "os/exec"}},
 	"internal/lora":                  {layer: 1, may: []string{"internal/spec", "internal/state"}, never: pureNever},
-	"internal/lora/keeper":           {layer: 3, may: []string{"internal/spec", "internal/errdef", "internal/state", "internal/route", "internal/lora", "internal/enginetls"}, never: []string{"k8s.io/", "os/exec"}},
+	"internal/lora/keeper":           {layer: 3, may: []string{"internal/spec", "internal/errdef", "internal/state", "internal/route", "internal/lora", "internal/enginetls", "internal/wire/openai"}, never: []string{"k8s.io/", "os/exec"}},
 	"internal/engine":                {layer: 1, may: []string{"internal/spec", "internal/errdef", "internal/wire"}, never: pureNever},
 	"internal/manifest":              {layer: 2, may: []string{"api", "internal/engine", "internal/spec", "internal/errdef", "internal/scale", "internal/translate", "internal/pick", "internal/enginetls"}, never: []string{"os/exec", "k8s.io/client-go/rest"}},
 	"internal/catalogue":             {layer: 2, may: []string{"api", "internal/spec", "internal/errdef", "internal/manifest"}, never: []string{"os/exec", "k8s.io/client-go/rest"}},

@@ -45,15 +45,7 @@ func (x *exchange) v2OverOpenAI(e *route.Endpoint) error {
 // openAIPathOf is where an engine answers a path of the OpenAI API. A root with a version of its own takes
 // the place of /v1.
 func openAIPathOf(t *route.Target, path string) string {
-	root := strings.TrimSuffix(t.OpenAI, "/")
-	if version, ok := strings.CutPrefix(root[strings.LastIndexByte(root, '/')+1:], "v"); ok && isNumber(version) {
-		path = strings.TrimPrefix(path, "/v1")
-	}
-	return root + path
-}
-
-func isNumber(text string) bool {
-	return text != "" && strings.Trim(text, "0123456789") == ""
+	return openai.Under(t.OpenAI, path)
 }
 
 func jsonBody(content []byte) *convert.Body {

@@ -19,6 +19,7 @@ import (
 	"stationmaster.dev/stationmaster/internal/enginetls"
 	"stationmaster.dev/stationmaster/internal/errdef"
 	"stationmaster.dev/stationmaster/internal/lora"
+	"stationmaster.dev/stationmaster/internal/wire/openai"
 )
 
 const (
@@ -30,11 +31,14 @@ const (
 	loadTime = 5 * time.Minute
 )
 
+// errNoList says that an engine has no list of models.
+var errNoList = errdef.New(errdef.ErrUnsupported, "the engine has no list of models")
+
 // engine asks one engine. Its errors are short, for they stand in statuses.
 type engine struct {
 	client *http.Client
-	// base is the URL before /v1.
-	base string
+	// base is the engine's URL, root the path under which it speaks the API, without a last slash.
+	base, root string
 	// sglang says whose calls it takes; nil means that this isn't known yet.
 	sglang *bool
 }
@@ -57,6 +61,9 @@ func (e *engine) list(ctx context.Context) ([]lora.Adapter, error) {
 	status, body, err := e.call(ctx, http.MethodGet, "/v1/models", nil)
 	if err != nil {
 		return nil, err
+	}
+	if status == http.StatusNotFound || status == http.StatusMethodNotAllowed {
+		return nil, errNoList
 	}
 	if status != http.StatusOK {
 		return nil, errdef.New(errdef.ErrUnavailable, fmt.Sprintf("the engine answers %d to GET /v1/models", status))
@@ -159,7 +166,7 @@ func message(answer []byte) string {
 }
 
 func (e *engine) call(ctx context.Context, method, path string, body []byte) (int, []byte, error) {
-	req, err := http.NewRequestWithContext(ctx, method, e.base+path, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, e.base+openai.Under(e.root, path), bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, errdef.New(errdef.ErrInvalid, "the engine's address can't be read")
 	}

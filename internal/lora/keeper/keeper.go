@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -35,12 +36,17 @@ type Config struct {
 	// Ours reports whether an adapter that an engine has from somewhere was loaded by a keeper, maybe
 	// one before this; nil leaves those alone that this one didn't load.
 	Ours func(root string) bool
-	// Every is how often engines are asked, about; 0 means 10 s.
+	// Every is how often engines are asked, about; 0 means 10 s. One that has no list of models is
+	// asked ever more seldom, up to 32 times that.
 	Every  time.Duration
 	Logger *slog.Logger
 }
 
-const defaultEvery = 10 * time.Second
+const (
+	defaultEvery = 10 * time.Second
+	// mostMisses bounds how often the time until the next question doubles.
+	mostMisses = 5
+)
 
 // Keeper keeps the adapters of all replicas. Make it with New and drive it with Run.
 type Keeper struct {
@@ -135,6 +141,8 @@ type replica struct {
 	held map[string]*holding
 	// stale are the releases of what is needed until it is unloaded.
 	stale []func()
+	// said is what was last logged as wrong with an adapter, by name.
+	said map[string]string
 }
 
 // holding is an adapter's bytes, in place for an engine.
@@ -146,7 +154,7 @@ type holding struct {
 
 // keep asks one replica, and has it load what it lacks, until ctx ends.
 func (k *Keeper) keep(ctx context.Context, p place) {
-	r := &replica{Keeper: k, place: p, held: map[string]*holding{}, engine: engine{client: k.client, base: p.security.Scheme() + "://" + p.address + p.root}}
+	r := &replica{Keeper: k, place: p, held: map[string]*holding{}, engine: engine{client: k.client, base: p.security.Scheme() + "://" + p.address, root: p.root}, said: map[string]string{}}
 	if p.security.On() {
 		r.engine.client = newClient(p.security)
 		defer r.engine.client.CloseIdleConnections()
@@ -157,14 +165,19 @@ func (k *Keeper) keep(ctx context.Context, p place) {
 		}
 		r.releaseStale()
 	}()
+	misses := 0
 	for {
 		var told <-chan struct{}
 		var wanted *lora.Wanted
 		if k.cfg.Wanted != nil {
 			wanted, told = k.cfg.Wanted.Watch()
 		}
-		r.sync(ctx, wanted)
-		timer := time.NewTimer(k.cfg.Every/2 + rand.N(k.cfg.Every)) //nolint:gosec // only spreads the load
+		misses++
+		if err := r.sync(ctx, wanted); !errors.Is(err, errNoList) {
+			misses = 0
+		}
+		every := k.cfg.Every << min(misses, mostMisses)
+		timer := time.NewTimer(every/2 + rand.N(every)) //nolint:gosec // only spreads the load
 		select {
 		case <-told:
 		case <-timer.C:
@@ -176,16 +189,17 @@ func (k *Keeper) keep(ctx context.Context, p place) {
 	}
 }
 
-// sync brings one replica to what is wanted, as far as it can, and tells what it has.
-func (r *replica) sync(ctx context.Context, wanted *lora.Wanted) {
+// sync brings one replica to what is wanted, as far as it can, and tells what it has. It returns what kept
+// it from knowing that.
+func (r *replica) sync(ctx context.Context, wanted *lora.Wanted) error {
 	have, err := r.engine.list(ctx)
 	if err != nil {
 		r.cfg.Logger.DebugContext(ctx, "ask an engine for its adapters", "service", r.service, "address", r.address, "err", err)
-		return // what was known of it stays so
+		return err // what was known of it stays so
 	}
 	if wanted == nil {
 		r.tell(ctx, lora.Replica{Service: r.service, Adapters: have})
-		return
+		return nil
 	}
 	wants := map[string]lora.Want{}
 	for _, w := range (*wanted)[r.service] {
@@ -201,15 +215,28 @@ func (r *replica) sync(ctx context.Context, wanted *lora.Wanted) {
 	}
 	r.tell(ctx, out)
 	defer r.releaseStale()
+	maps.DeleteFunc(r.said, func(name, _ string) bool { _, wanted := wants[name]; return !wanted && !drop[name] })
 	if len(load) == 0 && len(drop) == 0 {
-		return
+		return nil
 	}
 	r.change(ctx, load, drop, wants, out.Problems)
 	if have, err = r.engine.list(ctx); err != nil {
-		return
+		return err
 	}
 	out.Adapters = have
 	r.tell(ctx, out)
+	return nil
+}
+
+// warn logs what keeps an adapter from being loaded or unloaded, once until that changes.
+func (r *replica) warn(ctx context.Context, what, name string, err error) {
+	level := slog.LevelWarn
+	if said := what + ": " + err.Error(); r.said[name] == said {
+		level = slog.LevelDebug
+	} else {
+		r.said[name] = said
+	}
+	r.cfg.Logger.Log(ctx, level, what, "service", r.service, "adapter", name, "address", r.address, "err", err)
 }
 
 func (r *replica) releaseStale() {
@@ -280,7 +307,7 @@ func (r *replica) hold(ctx context.Context, w lora.Want) (*holding, error) {
 func (r *replica) change(ctx context.Context, load []*holding, drop map[string]bool, wants map[string]lora.Want, problems map[string]string) {
 	for name := range drop {
 		if err := r.engine.unload(ctx, name); err != nil && errdef.KindOf(err) != errdef.ErrInvalid {
-			r.cfg.Logger.WarnContext(ctx, "unload an adapter", "service", r.service, "adapter", name, "err", err)
+			r.warn(ctx, "unload an adapter", name, err)
 			if _, again := wants[name]; again {
 				problems[name] = err.Error()
 			}
@@ -290,9 +317,10 @@ func (r *replica) change(ctx context.Context, load []*holding, drop map[string]b
 		name := h.want.Name
 		if err := r.engine.load(ctx, name, h.path); err != nil {
 			problems[name] = err.Error()
-			r.cfg.Logger.WarnContext(ctx, "load an adapter", "service", r.service, "adapter", name, "err", err)
+			r.warn(ctx, "load an adapter", name, err)
 			continue
 		}
+		delete(r.said, name)
 		r.cfg.Logger.InfoContext(ctx, "an engine loaded an adapter", "service", r.service, "adapter", name, "address", r.address)
 	}
 }

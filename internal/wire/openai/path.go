@@ -112,3 +112,14 @@ func ParsePath(path, root string) (Call, bool) {
 	}
 	return c, true
 }
+
+// Under returns the path of the API ("/v1/…") under an engine's root ("/openai", "/" for none): a root that
+// ends in a version of its own, as /v3, takes the place of /v1.
+func Under(root, path string) string {
+	root = strings.TrimSuffix(root, "/")
+	version, ok := strings.CutPrefix(root[strings.LastIndexByte(root, '/')+1:], "v")
+	if ok && version != "" && strings.Trim(version, "0123456789") == "" {
+		path = strings.TrimPrefix(path, "/v1")
+	}
+	return root + path
+}
