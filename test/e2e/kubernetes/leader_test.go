@@ -35,27 +35,23 @@ func leader(t *testing.T, not string) string {
 	return name
 }
 
-// testOperatorKilled kills the operator that works, so that the one that waited takes over, and then
-// both.
+// testOperatorKilled kills the operator that works, so that another takes over, and then both. Which
+// one is not promised: the replacement of the killed may ask for the lease before the one that waited.
 func (s *installation) testOperatorKilled(t *testing.T) {
 	ns := namespace(t, restricted)
 	service := iris(t, ns, "oci://"+irisImage, shape("1"))
 	s.start(t, service)
 	l := startLoad(t, 20, s.rest(ns, "iris"), s.grpc(t, ns, "iris"))
-	first, other := leader(t, ""), ""
+	first := leader(t, "")
 	for _, p := range running(t, operator) {
-		if p.Name != first {
-			other = p.Name
-			continue
+		if p.Name == first {
+			kill(t, p)
 		}
-		kill(t, p)
 	}
 	began := time.Now()
 	apply(t, iris(t, ns, "oci://"+irisImage, shape("2")))
-	if next := leader(t, first); next != other {
-		t.Errorf("%s leads after %s, and not %s, which waited", next, first, other)
-	}
-	t.Logf("the other leads after %.1f s", time.Since(began).Seconds())
+	next := leader(t, first)
+	t.Logf("%s leads instead of %s after %.1f s", next, first, time.Since(began).Seconds())
 	rolledOut(t, service, "iris-predictor-00002")
 	t.Logf("what changed meanwhile is rolled out after %.1f s", time.Since(began).Seconds())
 
