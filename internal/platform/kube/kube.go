@@ -361,6 +361,8 @@ type member struct {
 	startup time.Duration
 	// credentials are for pulling its models.
 	credentials credentials
+	// writesRoot leaves the root of containers of our own image writable.
+	writesRoot bool
 }
 
 // runner is the object, without content, that has a revision's pods.
@@ -399,7 +401,7 @@ func (p *Platform) member(ctx context.Context, a platform.Assignment) (member, [
 	}
 	cfg, last := p.cfg, p.lastOf(runner(rev), live)
 	cfg.Image = cfg.ownImage(last, rev.Spec.Hash)
-	m.startup = startupOf(last, rev.Spec.Hash, a.Startup)
+	m.startup, m.writesRoot = startupOf(last, rev.Spec.Hash, a.Startup), writesRoot(last, rev.Spec.Hash)
 	deployment, _ := live.(*appsv1.Deployment)
 	cfg.Images = cfg.delivery(&m, last)
 	if a.Elsewhere {

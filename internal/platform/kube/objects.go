@@ -255,6 +255,9 @@ func (c *Config) notes(m member) map[string]string {
 	if c.wanting(&m) && !m.credentials.s3Alone {
 		out[annotationCredentials] = "all"
 	}
+	if !m.writesRoot && m.hasBuiltin() {
+		out[annotationReadOnly] = "true"
+	}
 	if m.startup > 0 {
 		out[annotationStartup] = strconv.Itoa(int(m.startup.Seconds()))
 	}

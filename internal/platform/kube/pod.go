@@ -95,7 +95,11 @@ func (c *Config) complete(t *corev1.PodTemplateSpec, m member) error {
 	w := &m.workload
 	delete(t.Annotations, manifest.LocalAnnotation)
 	pod := &t.Spec
+	var builtin []string
 	for i := range pod.Containers {
+		if isBuiltin(&pod.Containers[i]) && !m.writesRoot {
+			builtin = append(builtin, pod.Containers[i].Name)
+		}
 		if err := c.fillIn(&pod.Containers[i], w); err != nil {
 			return err
 		}
@@ -103,6 +107,7 @@ func (c *Config) complete(t *corev1.PodTemplateSpec, m member) error {
 	if err := c.mountModels(t, m); err != nil {
 		return err
 	}
+	closeRoots(pod, builtin)
 	drain(pod)
 	restrict(pod)
 	return nil
@@ -156,7 +161,7 @@ func (c *Config) fillIn(container *corev1.Container, w *spec.Workload) error {
 	if i >= 0 {
 		declare(container, w.Containers[i].Ports)
 	}
-	ours := len(container.Command) > 0 && container.Command[0] == manager
+	ours := runsManager(container)
 	repository, tag := splitTag(container.Image)
 	switch {
 	case container.Image == "" && !ours:
