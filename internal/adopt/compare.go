@@ -17,7 +17,8 @@ import (
 // matter of the start, what is fetched isn't.
 func Compare(a, b *corev1.PodSpec, models map[string]string) (restart, later []string) {
 	var d differences
-	d.restart(!maps.Equal(fetched(a), models), "model")
+	theirs := fetched(a)
+	d.restart(!maps.Equal(theirs, models), "model (the pod has "+listed(theirs)+"; ours has "+listed(models)+")")
 	for _, c := range b.Containers {
 		if i := indexOf(a.Containers, c.Name); i >= 0 {
 			d.container(&a.Containers[i], &c)
@@ -82,6 +83,18 @@ func fetched(pod *corev1.PodSpec) map[string]string {
 		}
 	}
 	return out
+}
+
+// listed writes models down for people, in the order of their URIs.
+func listed(models map[string]string) string {
+	if len(models) == 0 {
+		return "none"
+	}
+	var out []string
+	for _, uri := range slices.Sorted(maps.Keys(models)) {
+		out = append(out, uri+" at "+models[uri])
+	}
+	return strings.Join(out, " and ")
 }
 
 // field is one part of a pod template, as KServe has it and as we do.

@@ -64,7 +64,15 @@ func TestCompare(t *testing.T) {
 		},
 		"another model": {
 			change:  func(p, _ *corev1.PodSpec) { p.InitContainers[0].Args[0] = "s3://b/old" },
-			restart: []string{"model"}, later: []string{fetch},
+			restart: []string{"model (the pod has s3://b/old at /mnt/models; ours has s3://b/m at /mnt/models)"}, later: []string{fetch},
+		},
+		"an init container that fetches in a way of its own": {
+			change:  func(p, _ *corev1.PodSpec) { p.InitContainers[0].Args = []string{"--quiet", "s3://b/m", "/mnt/models"} },
+			restart: []string{"model (the pod has --quiet at s3://b/m and /mnt/models at /mnt/models; ours has s3://b/m at /mnt/models)"}, later: []string{fetch},
+		},
+		"no model": {
+			change:  func(p, _ *corev1.PodSpec) { p.InitContainers = nil },
+			restart: []string{"model (the pod has none; ours has s3://b/m at /mnt/models)"}, later: []string{fetch},
 		},
 		"a model from elsewhere": {
 			change: func(p, _ *corev1.PodSpec) {

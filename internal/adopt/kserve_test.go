@@ -124,7 +124,9 @@ func TestWhatKServeDeployedIsTakenOverOrNamesWhatDiffers(t *testing.T) {
 			p.Spec.Containers[0].Args = append(p.Spec.Containers[0].Args, "--workers=2")
 			p.Spec.NodeSelector = map[string]string{"gpu": "yes"}
 		}, adopt.WouldRestart, []string{"kserve-container.args", "nodeSelector"}},
-		"another model": {func(p *corev1.Pod) { p.Spec.InitContainers[0].Args[0] = "https://models.example/old" }, adopt.WouldRestart, []string{"model"}},
+		"another model": {func(p *corev1.Pod) { p.Spec.InitContainers[0].Args[0] = "https://models.example/old" }, adopt.WouldRestart, []string{
+			"model (the pod has https://models.example/old at /mnt/models; ours has https://models.example/sklearn/model.joblib at /mnt/models)",
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := kserves(t, tc.change)
