@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 
 	"stationmaster.dev/stationmaster/internal/install"
 	"stationmaster.dev/stationmaster/internal/platform/kube/oci"
@@ -43,6 +44,11 @@ them, give it to 'kubectl delete -f -' with --crds=false.`,
 			}
 			if _, err := oci.Parse(o.OCIDelivery); err != nil {
 				return usageError{fmt.Errorf("--oci-delivery: %w", err)}
+			}
+			switch corev1.ServiceType(o.ServiceType) {
+			case corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort, corev1.ServiceTypeClusterIP:
+			default:
+				return usageError{fmt.Errorf("--service-type %q: want LoadBalancer, NodePort or ClusterIP", o.ServiceType)}
 			}
 			raw, err := install.Manifest(o)
 			if err != nil {
