@@ -42,6 +42,25 @@ func (x *exchange) v2OverOpenAI(e *route.Endpoint) error {
 	return x.generate(e)
 }
 
+// v2OverEither answers a call of V2 about a model of an engine that speaks OpenAI for those of which it tells
+// no tensors. What it told nothing of is asked for again: the model may have come since.
+func (x *exchange) v2OverEither(e *route.Endpoint) error {
+	known, err := x.model(e)
+	if err != nil {
+		return err
+	}
+	meta := known.meta
+	if meta == nil {
+		if meta, err = x.metadata(e); err != nil && !tellsOfNone(err) {
+			return err
+		}
+	}
+	if translate.Tensors(meta) {
+		return errPassed
+	}
+	return x.v2OverOpenAI(e)
+}
+
 // openAIPathOf is where an engine answers a path of the OpenAI API. A root with a version of its own takes
 // the place of /v1.
 func openAIPathOf(t *route.Target, path string) string {

@@ -57,7 +57,7 @@ func (x *exchange) mirror() *mirrored {
 	if t == nil || e.HTTP == "" || t.Revision == x.target.Revision {
 		return nil
 	}
-	if x.wayTo(t) != direct || !x.ask.suits(&x.match, t) {
+	if w := x.wayTo(t); w != direct && w != v2OverEither || !x.ask.suits(&x.match, t) {
 		return nil // that its engine refuses what it doesn't understand says nothing of it
 	}
 	m := &mirrored{x: x, view: x.view, target: x.view.targets[t], endpoint: e}

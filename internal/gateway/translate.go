@@ -35,6 +35,8 @@ const (
 	v1OverV2
 	v2OverV1
 	v1OverOpenAI
+	// v2OverEither is for an engine of which the model's metadata tells whether it is one of V2.
+	v2OverEither
 	// openAIOverV1 has nothing to carry: the request passes, and what has no such path is told so.
 	openAIOverV1
 	// openAIOverOwn is for what an engine has in paths and shapes of its own.
@@ -64,7 +66,11 @@ func (x *exchange) wayTo(t *route.Target) way {
 	case call.Protocol == spec.V1:
 		return v1Over(t, call.Op)
 	case call.Protocol == spec.V2:
-		return v2Over(t, call.Op == route.Infer || call.Op == route.ModelReady, call.Op == route.ModelMetadata || call.Op == route.Generate || call.Op == route.GenerateStream)
+		generative := call.Op == route.ModelMetadata || call.Op == route.Generate || call.Op == route.GenerateStream
+		if t.OpenAI != "" && tensors(t) && x.view.targets[t].settings.Either && (generative || call.Op == route.Infer) {
+			return v2OverEither
+		}
+		return v2Over(t, call.Op == route.Infer || call.Op == route.ModelReady, generative)
 	}
 	return direct
 }
@@ -132,6 +138,8 @@ func (x *exchange) translate(e *route.Endpoint) bool {
 			err = x.openAIOverOwn(e)
 		case v2OverOpenAI:
 			err = x.v2OverOpenAI(e)
+		case v2OverEither:
+			err = x.v2OverEither(e)
 		case v2OverV1:
 			err = x.v2OverV1(e)
 		}
@@ -243,7 +251,7 @@ func (x *exchange) model(e *route.Endpoint) (*knownModel, error) {
 	meta, err := x.metadata(e)
 	k := &knownModel{meta: meta}
 	switch {
-	case errors.Is(err, errdef.ErrNotFound) || errors.Is(err, errdef.ErrUnsupported) || errors.Is(err, errdef.ErrInvalid):
+	case tellsOfNone(err):
 		if name != cmp.Or(x.target.ModelName, x.match.Service.Key.Name) {
 			return k, nil // clients make up names without end
 		}
@@ -254,6 +262,12 @@ func (x *exchange) model(e *route.Endpoint) (*knownModel, error) {
 	}
 	x.g.models.put(targetKey{Service: x.match.Service.Key, Revision: x.target.Revision}, name, k)
 	return k, nil
+}
+
+// tellsOfNone reports whether an engine refused to tell of a model, in the way of one that has none of that
+// name or tells of none.
+func tellsOfNone(err error) bool {
+	return errors.Is(err, errdef.ErrNotFound) || errors.Is(err, errdef.ErrUnsupported) || errors.Is(err, errdef.ErrInvalid)
 }
 
 // metadata asks the engine what it tells of the model.
