@@ -188,7 +188,7 @@ func (x *exchange) speaksOpenAI() bool {
 	if x.match.Path != "" {
 		path = x.match.Path
 	}
-	return x.ask != nil || openAIPath(path, x.g.cfg.OpenAI.Root) || x.asksOfNone(path)
+	return x.ask != nil || openAIPath(path, x.g.cfg.OpenAI.Root) || x.asksOfNone(path) || x.noV1(path)
 }
 
 // bodyError says what is wrong with a client's body.

@@ -14,18 +14,34 @@ import (
 // maxFormModel bounds a model's name in a form.
 const maxFormModel = 4 << 10
 
+// errNoName is told of a field that can't be a model's name.
+var errNoName = errdef.New(errdef.ErrInvalid, `the field "model" is empty or too long`)
+
 // errFarModel ends the reading of a form whose model doesn't come.
 var errFarModel = errors.New("the model doesn't come")
 
-// readForm reads a form up to its field "model".
+// readForm reads a form up to its field "model", and on to maxForUsage for another one.
 func (a *asked) readForm(body io.Reader, boundary string, most int) error {
 	a.form = new(openai.Span)
 	read := &formReader{r: body, left: most}
-	name, err := formModel(multipart.NewReader(read, boundary))
+	parts := multipart.NewReader(read, boundary)
+	name, err := formModel(parts)
+	twice := false
+	if err == nil {
+		read.left = min(read.left, max(0, maxForUsage-read.b.Len()))
+		_, again := formModel(parts)
+		twice = again == nil || errors.Is(again, errNoName)
+	}
 	a.read = read.b.Bytes()
 	a.whole = read.ended || int64(len(a.read)) == a.length
 	var broken *brokenBodyError
 	switch {
+	case err == nil && read.failed != nil && !errors.Is(read.failed, errFarModel):
+		return read.failed
+	case twice && a.bare:
+		return &apiError{errdef.New(errdef.ErrInvalid, `the form has the field "model" twice: name one`), "model", ""}
+	case twice:
+		return nil // its engine may judge
 	case err == nil:
 		a.model = name
 		a.form.From, a.form.To = formSpan(a.read, boundary, name)
@@ -61,7 +77,7 @@ func formModel(r *multipart.Reader) (string, error) {
 			return "", err
 		}
 		if len(b) == 0 || len(b) > maxFormModel {
-			return "", errdef.New(errdef.ErrInvalid, `the field "model" is empty or too long`)
+			return "", errNoName
 		}
 		return string(b), nil
 	}

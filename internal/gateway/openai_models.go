@@ -238,6 +238,14 @@ func (x *exchange) asksOfNone(path string) bool {
 	return api && (!v1 || x.ofOpenAI())
 }
 
+// noV1 reports whether a path that leads nowhere is of an API that V1 isn't: V1's are all below /v1/models.
+func (x *exchange) noV1(path string) bool {
+	before, rest, ok := strings.Cut(path, "/v1/")
+	first, _, _ := strings.Cut(rest, "/")
+	root := x.g.cfg.OpenAI.Root
+	return x.match.Service == nil && ok && (first != "models" || root != "" && strings.HasSuffix(before, root))
+}
+
 // shortDigest is how many digits of a digest a fingerprint has.
 const shortDigest = 12
 

@@ -126,6 +126,9 @@ func TestErrorsOfTheAPIHaveItsShape(t *testing.T) {
 		"wrong method":         {method: http.MethodGet, path: "/v1/chat/completions", status: 405, message: "takes POST", kind: "invalid_request_error"},
 		"wrong method, list":   {path: "/openai/v1/models", body: "{}", status: 405, message: "takes GET", kind: "invalid_request_error"},
 		"unknown path":         {path: "/openai/v1/nothing", body: "{}", status: 404, message: "no route", kind: "invalid_request_error"},
+		"unknown bare path":    {method: http.MethodGet, path: "/v1/nosuch", status: 404, message: "as /v1/chat/completions", kind: "invalid_request_error"},
+		"unknown service":      {path: "/serving/default/x/v1/chat/completions", body: `{"model":"x"}`, status: 404, message: "no route", kind: "invalid_request_error"},
+		"its list":             {method: http.MethodGet, path: "/serving/default/x/openai/v1/models", status: 404, message: "no route", kind: "invalid_request_error"},
 		"unknown in the list":  {method: http.MethodGet, path: "/openai/v1/models/none", status: 404, message: `"none"`, kind: "invalid_request_error", code: "model_not_found"},
 	}
 	c := client(t)
@@ -214,6 +217,8 @@ func TestFormsNameTheirModel(t *testing.T) {
 		"a file of the same name":   {fields: []string{"model", "@audio", "model", "audio"}},
 		"no model":                  {fields: []string{"file", "@x"}, status: 400},
 		"an empty model":            {fields: []string{"model", ""}, status: 400},
+		"two models":                {fields: []string{"model", "audio", "file", "@" + sound, "model", "audio"}, status: 400},
+		"two models, a file before": {fields: []string{"file", "@x", "model", "audio", "model", "other"}, status: 400},
 		"an unknown model":          {fields: []string{"model", "none"}, status: 404},
 		"the model comes too late":  {fields: []string{"file", "@" + sound + sound, "model", "audio"}, status: 413},
 		"the engine's own name too": {fields: []string{"model", "whisper"}, status: 404},

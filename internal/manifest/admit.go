@@ -3,6 +3,7 @@ package manifest
 import (
 	"fmt"
 	"reflect"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -127,9 +128,11 @@ func (v *Verdict) judge(obj, old Object, a Admission) {
 	v.warn(NotInEffectOfRuntime(spec), a.Cluster)
 }
 
+// warn tells of fields without effect, but for those that are refused.
 func (v *Verdict) warn(fields []NotInEffect, cluster bool) {
 	for _, n := range fields {
-		if cluster && n.ClusterOnly {
+		refused := slices.ContainsFunc(v.Refused, func(e *field.Error) bool { return e.Field == n.Field })
+		if refused || cluster && n.ClusterOnly {
 			continue
 		}
 		v.Warnings = append(v.Warnings, n.Warning())

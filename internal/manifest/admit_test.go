@@ -60,6 +60,10 @@ spec: {service: iris, component: predictor, hash: h, podTemplate: {spec: {contai
 		"a wrong type, whatever was said":     {object: smallService + "    containers: [{name: 1}]\n", validation: "Ignore", wantRefused: "must be of type string"},
 		"what KServe's admission refuses":     {object: smallService + "    sklearn: {}\n", wantRefused: "exactly one of"},
 		"a field without effect":              {object: smallService + "    logger: {mode: all}\n", wantWarning: "spec.predictor.logger has no effect here"},
+		"a refused annotation": { // which isn't told as having no effect, too
+			object:      strings.Replace(smallService, "metadata: {", "metadata: {annotations: {stationmaster.dev/picking: nosuch}, ", 1),
+			wantRefused: "metadata.annotations",
+		},
 		"an unchanged service under a new rule": {
 			object: smallService + "    sklearn: {}\n", old: smallService + "    sklearn: {}\n",
 		},

@@ -441,7 +441,8 @@ func (e *noRouteError) Error() string {
 	}
 	return fmt.Sprintf(
 		"no route for host %s and path %s: use a service's host, the path prefix /serving/<namespace>/<name>, "+
-			"or /v2/models/<name>/infer and /v1/models/<name>:predict; %s",
+			"/v2/models/<name>/infer and /v1/models/<name>:predict, or a path of the OpenAI API with the model in the body, "+
+			"as /v1/chat/completions; %s",
 		quoted(e.host), quoted(e.path), e.t.known())
 }
 
