@@ -113,6 +113,9 @@ func untoldTable() string {
 		case 9:
 			all = "anything"
 		}
+		if m.Gone != "" {
+			all += "; " + m.Gone
+		}
 		fmt.Fprintf(&b, "| `%s` | %s |\n", a.Name, all)
 	}
 	return b.String()

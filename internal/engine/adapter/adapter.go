@@ -93,6 +93,8 @@ type Metrics struct {
 	Adapters *Adapters
 	// Cache tells of what the cache of keys and values is made.
 	Cache *Cache
+	// Gone says, for people, what newer releases don't tell any more; empty for nothing.
+	Gone string
 }
 
 // Series is a value made of an engine's own metrics.

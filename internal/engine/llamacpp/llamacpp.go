@@ -26,8 +26,8 @@ var Adapter = adapter.Adapter{
 	Metrics: adapter.Metrics{
 		Running: []adapter.Series{adapter.Named("llamacpp:requests_processing")},
 		Waiting: []adapter.Series{adapter.Named("llamacpp:requests_deferred")},
-		// Gone from releases of 2025's second half on.
-		KV: []adapter.Series{adapter.MeanOf("llamacpp:kv_cache_usage_ratio")},
+		KV:      []adapter.Series{adapter.MeanOf("llamacpp:kv_cache_usage_ratio")},
+		Gone:    "KV cache from releases of 2025's second half on",
 		// Cached tokens aren't among those that are processed.
 		Hits:    []adapter.Series{adapter.Named("llamacpp:prompt_tokens_cached_total")},
 		Queries: []adapter.Series{{Names: []string{"llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"}}},
