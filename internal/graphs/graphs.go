@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -116,7 +117,8 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 			f.services[name] = &is
 		}
 	}
-	if r.cfg.GatewayHost != "" {
+	// A Service can't have a name that the graph is refused for.
+	if r.cfg.GatewayHost != "" && len(g.Name) <= validation.DNS1035LabelMaxLength {
 		if f.nameInCluster, err = r.serve(ctx, &g); err != nil {
 			return reconcile.Result{}, err
 		}

@@ -113,6 +113,7 @@ func ValidateGraph(g *v1alpha1.InferenceGraph) field.ErrorList {
 	if !serviceName.MatchString(g.Name) {
 		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), g.Name, nameRule))
 	}
+	errs = append(errs, validateLength(g.Name)...)
 	nodes := field.NewPath("spec", "nodes")
 	if _, ok := g.Spec.Nodes[v1alpha1.GraphRoot]; !ok {
 		errs = append(errs, field.Required(nodes.Key(v1alpha1.GraphRoot), "a request meets the node named root first: add it"))

@@ -23,7 +23,8 @@ const (
 // Kubernetes' strategic merge, so that scalars and command are replaced, env, ports and mounts
 // merge by their key and resources by name; args are joined, base's first. The name stays
 // base's. Where over gives an environment variable, a probe or a hook another source, base's
-// is dropped, since two would be no valid container. Neither argument is changed.
+// is dropped, since two would be no valid container; so is base's ban on more privileges where over is
+// privileged. Neither argument is changed.
 func MergeContainer(base, over corev1.Container) corev1.Container {
 	b, o := *base.DeepCopy(), *over.DeepCopy()
 	args := slices.Concat(b.Args, o.Args)
@@ -49,9 +50,18 @@ func MergeContainer(base, over corev1.Container) corev1.Container {
 			b.Lifecycle.PostStart = nil
 		}
 	}
+	yieldPrivileges(b.SecurityContext, o.SecurityContext)
 	strategicMerge(&b, o)
 	b.Args = args
 	return b
+}
+
+// yieldPrivileges takes base's ban on more privileges away where over asks for all: no API server takes
+// both.
+func yieldPrivileges(base, over *corev1.SecurityContext) {
+	if base != nil && over != nil && over.Privileged != nil && *over.Privileged && over.AllowPrivilegeEscalation == nil {
+		base.AllowPrivilegeEscalation = nil
+	}
 }
 
 // yieldProbe empties base's action when over brings one of its own.

@@ -106,6 +106,19 @@ func byName(env []corev1.EnvVar) {
 	}
 }
 
+func TestAPrivilegedContainerIsFreeOfTheRuntimesBan(t *testing.T) {
+	base := fromYAML[corev1.Container](t, "name: a\nsecurityContext: {allowPrivilegeEscalation: false, runAsNonRoot: true}")
+	got := manifest.MergeContainer(base, fromYAML[corev1.Container](t, "securityContext: {privileged: true}"))
+	if d := cmp.Diff(fromYAML[corev1.Container](t, "name: a\nsecurityContext: {privileged: true, runAsNonRoot: true}"), got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	// What the service itself bans stays, for the API server to refuse.
+	got = manifest.MergeContainer(base, fromYAML[corev1.Container](t, "securityContext: {privileged: true, allowPrivilegeEscalation: false}"))
+	if s := got.SecurityContext; s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation {
+		t.Errorf("%+v", s)
+	}
+}
+
 func TestContainersKeepKServesOrder(t *testing.T) {
 	names := func(cs []corev1.Container) string {
 		var out []string

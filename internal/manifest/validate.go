@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
@@ -28,6 +29,9 @@ func Validate(is, old *v1beta1.InferenceService) field.ErrorList {
 	var errs field.ErrorList
 	if !serviceName.MatchString(is.Name) {
 		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), is.Name, nameRule))
+	}
+	if old == nil {
+		errs = append(errs, validateLength(is.Name)...)
 	}
 	errs = append(errs, validateAnnotations(is)...)
 	errs = append(errs, validateEveryPodAnnotations(is)...)
@@ -57,6 +61,15 @@ func Validate(is, old *v1beta1.InferenceService) field.ErrorList {
 	return errs
 }
 
+// validateLength returns what is wrong with the length of a name that objects and labels get: one
+// that is too long for a label is refused by every API server.
+func validateLength(name string) field.ErrorList {
+	if len(name) <= maxLabel {
+		return nil
+	}
+	return field.ErrorList{field.TooLongMaxLength(field.NewPath("metadata", "name"), name, maxLabel)}
+}
+
 var (
 	modes              = []string{ModeStandard, ModeKnative, ModeModelMesh, oldModeStandard, oldModeKnative}
 	autoscalerClasses  = []string{"hpa", "keda", "external", "none"}
@@ -71,6 +84,10 @@ func validateAnnotations(is *v1beta1.InferenceService) field.ErrorList {
 	}
 	if class := is.Annotations[AutoscalerClassAnnotation]; class != "" && !slices.Contains(autoscalerClasses, class) {
 		errs = append(errs, field.NotSupported(autoscalerPath, class, autoscalerClasses))
+	}
+	if secret := is.Annotations[storageSecretAnnotation]; secret != "" && len(validation.IsDNS1123Subdomain(secret)) > 0 {
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "annotations").Key(storageSecretAnnotation), secret,
+			"isn't the name of a Secret: name one of the service's own namespace, without the namespace"))
 	}
 	return errs
 }

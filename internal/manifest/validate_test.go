@@ -79,7 +79,16 @@ func TestValidate(t *testing.T) {
 		"a name that starts with a digit": {
 			is: with(func(s is) { s.Name = "1iris" }), want: []string{"metadata.name: Invalid value: \"1iris\": must start with a lower-case letter"},
 		},
-		"a name with a dot": {is: with(func(s is) { s.Name = "iris.v1" }), want: []string{"metadata.name"}},
+		"a name as long as a label": {is: with(func(s is) { s.Name = strings.Repeat("a", 63) })},
+		"a name too long for a label": {
+			is: with(func(s is) { s.Name = strings.Repeat("a", 64) }), want: []string{"metadata.name: Too long: may not be more than 63"},
+		},
+		"a secret of another namespace": {
+			is:   with(func(s is) { annotate(s, "serving.kserve.io/storageSecretName", "other/thing") }),
+			want: []string{"metadata.annotations[serving.kserve.io/storageSecretName]: Invalid value: \"other/thing\": isn't the name of a Secret"},
+		},
+		"a secret of its own": {is: with(func(s is) { annotate(s, "serving.kserve.io/storageSecretName", "thing.one") })},
+		"a name with a dot":   {is: with(func(s is) { s.Name = "iris.v1" }), want: []string{"metadata.name"}},
 
 		"nothing to serve": {
 			is: with(func(s is) { s.Spec.Predictor.Model = nil }), want: []string{"spec.predictor: Required value: name what to serve"},

@@ -205,6 +205,8 @@ func TestADryRunTellsWhatTheReconcilerWould(t *testing.T) {
 		"certificates of a config map of nowhere":    {object: service("stationmaster.dev/engine-ca-configmap: roots", sound), both: []string{"spec.predictor can't run: stationmaster.dev/engine-ca-configmap: read config map roots"}},
 		"certificates under a key that isn't there":  {object: service("stationmaster.dev/engine-ca-configmap: settings/ca", sound), both: []string{"the config map settings has no key ca"}},
 		"certificates that are none":                 {object: service("stationmaster.dev/engine-ca-configmap: settings/colour", sound), both: []string{"must be certificates as PEM"}},
+		"a model among a machine's files":            {object: service("", "model: {modelFormat: {name: onnx}, protocolVersion: v2, storageUri: 'file:///model'}"), cluster: []string{"the model file:///model is a path of one machine"}},
+		"a relative path":                            {object: service("", "model: {modelFormat: {name: onnx}, protocolVersion: v2, storageUri: model}"), cluster: []string{"the model model is a path of one machine"}},
 		"a scheme that nobody reads":                 {object: service("", "model: {modelFormat: {name: onnx}, protocolVersion: v2, storageUri: 'hdfs://a/b'}"), both: []string{"nobody reads models of hdfs://"}},
 		"an image":                                   {object: service("", "model: {modelFormat: {name: onnx}, protocolVersion: v2, storageUri: 'oci://a/b'}")},
 		"an image that runs beside the engine":       {object: service("", "model: {modelFormat: {name: onnx}, protocolVersion: v2, storageUri: 'oci+modelcar://a/b'}")},

@@ -47,6 +47,8 @@ func (s *sight) references(ctx context.Context, is *v1beta1.InferenceService, c 
 		case err != nil:
 		case !reads(u.Scheme):
 			s.say("%s: nobody reads models of %s://: bring it to https://, s3://, gs://, abfs://, hf://, oci:// or pvc://", at, u.Scheme)
+		case !s.OneMachine && (u.Scheme == "" || u.Scheme == "file"):
+			s.say("%s: the model %s is a path of one machine, and replicas on a cluster have none of its files: bring it to https://, s3://, gs://, abfs://, hf://, oci:// or pvc://", at, m.URI)
 		case u.Scheme == "pvc":
 			refs = append(refs, reference{kind: kindClaim, name: u.Host})
 		case u.Scheme == manifest.StorageScheme:
