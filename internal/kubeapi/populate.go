@@ -30,7 +30,7 @@ const (
 	// schemaDigest is the annotation that says which definition of ours is stored, so that a
 	// restart writes only what has changed.
 	schemaDigest    = "stationmaster.dev/schema-digest"
-	establishWithin = 30 * time.Second
+	establishWithin = 2 * time.Minute
 	pollEvery       = 10 * time.Millisecond
 	settleAfter     = 5 * time.Second // more than the library's 2 s
 )
