@@ -193,7 +193,7 @@ func Operator(ctx context.Context, cfg OperatorConfig) error {
 		return err
 	}
 	if webhook != nil {
-		hook, err := newWebhook(config, cfg, direct.Name != "", controller.Readers)
+		hook, err := newWebhook(config, cfg, direct.Name != "", platform.Try, controller.Readers)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"stationmaster.dev/stationmaster/api/serving/v1beta1"
 	"stationmaster.dev/stationmaster/internal/admission"
 	"stationmaster.dev/stationmaster/internal/control"
 	"stationmaster.dev/stationmaster/internal/install"
@@ -16,11 +17,14 @@ import (
 	"stationmaster.dev/stationmaster/internal/preview"
 )
 
+// tryFunc has the cluster judge what a revision would run by.
+type tryFunc = func(ctx context.Context, is *v1beta1.InferenceService, rev *revisionObject, elsewhere bool) ([]string, error)
+
 // newWebhook makes the webhook by which a cluster's API server asks about manifests, with the
 // Secret and the configuration that the installation brought. For runtimes it reads past every
 // cache, as reviews of them are rare and a refusal has to be right; what is only told of services
 // comes from the reconciler's cache.
-func newWebhook(config *rest.Config, cfg OperatorConfig, direct bool, readers func() (control.Readers, bool)) (*admission.Webhook, error) {
+func newWebhook(config *rest.Config, cfg OperatorConfig, direct bool, try tryFunc, readers func() (control.Readers, bool)) (*admission.Webhook, error) {
 	sch, err := control.Scheme()
 	if err != nil {
 		return nil, err
@@ -44,7 +48,7 @@ func newWebhook(config *rest.Config, cfg OperatorConfig, direct bool, readers fu
 				if !ok {
 					return nil, errors.New("the operator is still starting")
 				}
-				look := preview.Preview{Direct: direct, Cached: r.Cached, Live: r.Live}
+				look := preview.Preview{Direct: direct, Cached: r.Cached, Live: r.Live, Try: try}
 				return look.Warnings(ctx, namespace, obj, old)
 			},
 			Namespaces: cfg.Watch, Logger: cfg.Logger,

@@ -27,6 +27,17 @@ func ScalingNotInEffect(is *v1beta1.InferenceService, name spec.Component, oneMa
 	return strategyNotInEffect(ext, name, how.cfg != nil), nil
 }
 
+// ReplicasElsewhere reports whether another than us sets a component's number of replicas. is has its
+// defaults and can be scaled.
+func ReplicasElsewhere(is *v1beta1.InferenceService, name spec.Component, oneMachine bool) bool {
+	ext := extension(is, name)
+	if ext == nil {
+		return false
+	}
+	how, err := scaling(is, ext, oneMachine)
+	return err == nil && how.elsewhere
+}
+
 // WhyNotServed returns why a service's predictor, compiled as rev, doesn't serve a trained model;
 // empty means that it does.
 func WhyNotServed(tm *v1alpha1.TrainedModel, rev *smv1alpha1.RevisionSpec, oneMachine bool) string {

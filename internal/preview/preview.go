@@ -7,13 +7,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"stationmaster.dev/stationmaster/api/serving/v1alpha1"
 	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/catalogue"
 	"stationmaster.dev/stationmaster/internal/control"
 	"stationmaster.dev/stationmaster/internal/manifest"
@@ -29,6 +34,10 @@ type Preview struct {
 	// Cached reads services, runtimes and trained models, Live config maps, claims, service accounts
 	// and, on one machine, secrets: those of a cluster are for kubelets.
 	Cached, Live client.Reader
+	// Try has a cluster judge what a revision would run by, and returns a sentence for each thing that it
+	// says; elsewhere means that somebody else sets its number of replicas. Nil means that nobody is asked.
+	// What keeps it from an answer is nobody's business here.
+	Try func(ctx context.Context, is *v1beta1.InferenceService, rev *smv1alpha1.Revision, elsewhere bool) ([]string, error)
 }
 
 // Warnings returns a sentence for each thing about a decoded object of a namespace that would be
@@ -73,6 +82,9 @@ func (s *sight) say(format string, args ...any) {
 // service looks at an InferenceService.
 func (s *sight) service(ctx context.Context, written *v1beta1.InferenceService) error {
 	s.tell(manifest.DirectNotInEffect(written, s.Direct))
+	if s.Direct && !s.OneMachine && manifest.Direct(written) {
+		s.routes(ctx)
+	}
 	is := written.DeepCopy()
 	is.Namespace = s.namespace
 	manifest.Default(is, manifest.Defaults{})
@@ -133,7 +145,46 @@ func (s *sight) component(ctx context.Context, is *v1beta1.InferenceService, nam
 			s.tell([]manifest.NotInEffect{{Field: f, Reason: "it has no meaning for a process on one machine"}})
 		}
 	}
-	return s.references(ctx, is, &compiled, at)
+	if err := s.references(ctx, is, &compiled, at); err != nil {
+		return err
+	}
+	s.try(ctx, is, &compiled, at)
+	return nil
+}
+
+// httpRoutes is the kind of what leads past our gateway.
+var httpRoutes = schema.GroupVersionKind{Group: "gateway.networking.k8s.io", Version: "v1", Kind: "HTTPRouteList"}
+
+// routes looks whether the cluster knows HTTPRoutes. One that can't be asked says nothing.
+func (s *sight) routes(ctx context.Context) {
+	var list metav1.PartialObjectMetadataList
+	list.SetGroupVersionKind(httpRoutes)
+	err := s.Live.List(ctx, &list, client.InNamespace(s.namespace), client.Limit(1))
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		s.say("metadata.annotations[%s]: this cluster has no kind HTTPRoute (%s), which this needs: install the Gateway API", manifest.DirectAnnotation, httpRoutes.GroupVersion())
+	}
+}
+
+// tryWait bounds how long a cluster is asked about one component: what else there is to tell counts more.
+const tryWait = time.Second
+
+// unused is the number of a revision that no service has.
+const unused = 99999
+
+// try has the cluster judge a component. One that can't be asked, or not in time, says nothing.
+func (s *sight) try(ctx context.Context, is *v1beta1.InferenceService, c *manifest.Compiled, at string) {
+	if s.Try == nil || s.OneMachine {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, tryWait)
+	defer cancel()
+	name := c.Workload.Component
+	rev := &smv1alpha1.Revision{Spec: c.RevisionSpec()}
+	rev.Namespace, rev.Name = s.namespace, manifest.RevisionName(is.Name, name, unused)
+	said, _ := s.Try(ctx, is, rev, control.ReplicasElsewhere(is, name, false))
+	for _, text := range said {
+		s.say("%s: %s", at, text)
+	}
 }
 
 // compile chooses a component's runtime, tells what is wrong with it, and merges the two.

@@ -6,11 +6,14 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
+	"stationmaster.dev/stationmaster/api/serving/v1beta1"
+	smv1alpha1 "stationmaster.dev/stationmaster/api/stationmaster/v1alpha1"
 	"stationmaster.dev/stationmaster/internal/control"
 	"stationmaster.dev/stationmaster/internal/manifest"
 	"stationmaster.dev/stationmaster/internal/preview"
@@ -307,5 +310,61 @@ func TestAnAPIThatIsAwayIsAnError(t *testing.T) {
 	got, err := p.Warnings(t.Context(), "team", object, nil)
 	if !errors.Is(err, away) || len(got) != 1 {
 		t.Errorf("%q, %v: want what was found before, and why no more was", got, err)
+	}
+}
+
+func TestAClusterIsAskedAboutWhatWouldRun(t *testing.T) {
+	c := api(t, nil)
+	asked := ""
+	p := preview.Preview{Cached: c, Live: c, Try: func(ctx context.Context, is *v1beta1.InferenceService, rev *smv1alpha1.Revision, elsewhere bool) ([]string, error) {
+		if _, bounded := ctx.Deadline(); !bounded {
+			t.Error("it may take for ever")
+		}
+		asked = rev.Namespace + "/" + rev.Name
+		if elsewhere {
+			return nil, errors.New("too late")
+		}
+		return []string{"the cluster would refuse the Deployment"}, nil
+	}}
+	look := func(annotations string) []string {
+		got, err := p.Warnings(t.Context(), "team", objects(t, service(annotations, sound))[0].(manifest.Object), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	match(t, "a cluster", look(""), []string{"spec.predictor: the cluster would refuse the Deployment"})
+	if want := "team/iris-predictor-99999"; asked != want {
+		t.Errorf("asked about %s, not %s", asked, want)
+	}
+	// One that can't say is no fault of the service.
+	match(t, "a cluster", look("serving.kserve.io/autoscalerClass: external"), nil)
+	p.OneMachine, asked = true, ""
+	if match(t, "one machine", look(""), nil); asked != "" {
+		t.Errorf("one machine asked about %s", asked)
+	}
+}
+
+func TestADirectRouteNeedsItsKind(t *testing.T) {
+	lacking := true
+	c := interceptor.NewClient(api(t, nil).(client.WithWatch), interceptor.Funcs{
+		List: func(ctx context.Context, w client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if kind := list.GetObjectKind().GroupVersionKind(); kind.Kind == "HTTPRouteList" {
+				if lacking {
+					return &meta.NoKindMatchError{GroupKind: kind.GroupKind()}
+				}
+				return errors.New("etcd is away")
+			}
+			return w.List(ctx, list, opts...)
+		},
+	})
+	p := preview.Preview{Direct: true, Cached: c, Live: c}
+	for _, want := range [][]string{{"this cluster has no kind HTTPRoute"}, nil} {
+		got, err := p.Warnings(t.Context(), "team", objects(t, service("stationmaster.dev/direct-route: 'true'", sound))[0].(manifest.Object), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		match(t, "a cluster", got, want)
+		lacking = false
 	}
 }

@@ -34,6 +34,8 @@ type cluster struct {
 	writes []string
 	// refuse returns the status that an applied object is refused with; nil takes all.
 	refuse func(*unstructured.Unstructured) *metav1.Status
+	// warns are said of what is applied without storing it.
+	warns []string
 	// frozen keeps events from watchers until thaw.
 	frozen bool
 	held   []func()
@@ -354,6 +356,13 @@ func (c *cluster) apply(w http.ResponseWriter, r *http.Request, key string) {
 			_ = json.NewEncoder(w).Encode(s)
 			return
 		}
+	}
+	if r.URL.Query().Get("dryRun") != "" {
+		for _, text := range c.warns {
+			w.Header().Add("Warning", `299 - "`+text+`"`)
+		}
+		reply(w, o.Object)
+		return
 	}
 	if old := c.objects[key]; old != nil {
 		o.SetUID(old.GetUID())

@@ -78,6 +78,8 @@ type Platform struct {
 	cfg    Config
 	api    *rest.Config
 	client client.Client
+	// trial is for objects that are only tried.
+	trial client.Client
 
 	mu sync.Mutex
 	// applied are the services with assignments, which the cache may not show yet.
@@ -120,8 +122,12 @@ func New(config *rest.Config, cfg Config) (*Platform, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make API client: %w", err)
 	}
+	trial, err := trialClient(config, client.Options{Scheme: scheme, Mapper: mapper(scheme)})
+	if err != nil {
+		return nil, fmt.Errorf("make API client: %w", err)
+	}
 	p := &Platform{
-		Observer: o, cfg: cfg, api: config, client: c,
+		Observer: o, cfg: cfg, api: config, client: c, trial: trial,
 		applied: map[spec.ServiceKey]bool{}, refused: map[spec.ServiceKey][]spec.Replica{},
 		problems: map[spec.RevisionKey]problem{}, written: writes{},
 	}
