@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"stationmaster.dev/stationmaster/internal/errdef"
+	"stationmaster.dev/stationmaster/internal/gateway/alive"
 	"stationmaster.dev/stationmaster/internal/gateway/convert"
 	"stationmaster.dev/stationmaster/internal/gateway/upstream"
 	"stationmaster.dev/stationmaster/internal/route"
@@ -221,7 +222,7 @@ type carrier interface {
 // relayTranslated asks the engine for a stream and passes it on, each frame as soon as it is whole.
 // passed is called for each of the engine's frames that the client gets something for.
 func (x *exchange) relayTranslated(e *route.Endpoint, body []byte, path func() string, to carrier, passed func()) error {
-	resp, head, err := x.send(e, http.MethodPost, path, jsonBody(body))
+	resp, head, err := x.sendKept(e, path, body)
 	if err != nil {
 		return err
 	}
@@ -248,8 +249,28 @@ func (x *exchange) relayTranslated(e *route.Endpoint, body []byte, path func() s
 	return nil
 }
 
+// sendKept asks the engine for a stream, and keeps the client alive until the engine's head is there.
+func (x *exchange) sendKept(e *route.Endpoint, path func() string, body []byte) (*upstream.Response, http.Header, error) {
+	silence := x.g.cfg.OpenAI.Silence
+	if silence <= 0 || !x.r.ProtoAtLeast(1, 1) {
+		return x.send(e, http.MethodPost, path, jsonBody(body))
+	}
+	client := x.w
+	kept := alive.Watch(client, x.id, x.match.Call.Op == route.GenerateStream, silence)
+	x.w = alive.NewUnheard() // the client's fields are kept's
+	defer func() {
+		x.w = client
+		if _, begun := kept.GoesOn(); begun {
+			x.alive, x.w = kept, kept
+		}
+	}()
+	return x.send(e, http.MethodPost, path, jsonBody(body))
+}
+
 func (x *exchange) relayFrames(resp *upstream.Response, to carrier, passed func()) {
-	rc := http.NewResponseController(x.w)
+	_ = http.NewResponseController(x.w).Flush()
+	client := alive.Keep(x.w, x.g.cfg.OpenAI.Silence)
+	defer client.End()
 	var frames openai.Frames
 	var out []byte
 	frame := func(frame []byte) error {
@@ -261,7 +282,6 @@ func (x *exchange) relayFrames(resp *upstream.Response, to carrier, passed func(
 		}
 		return nil
 	}
-	_ = rc.Flush()
 	for !to.Ended() {
 		piece, err := resp.Next()
 		out = out[:0]
@@ -285,10 +305,9 @@ func (x *exchange) relayFrames(resp *upstream.Response, to carrier, passed func(
 		if len(out) == 0 {
 			continue
 		}
-		if _, err := x.w.Write(out); err != nil {
+		if _, err := client.Write(out); err != nil {
 			x.status = statusClientGone
 			panic(http.ErrAbortHandler)
 		}
-		_ = rc.Flush()
 	}
 }

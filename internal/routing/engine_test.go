@@ -1,6 +1,7 @@
 package routing
 
 import (
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -100,6 +101,21 @@ func TestWhichEngineARevisionRuns(t *testing.T) {
 		step.change()
 		if a := EngineOf(rev); a == nil || a.Name != step.want {
 			t.Errorf("%+v, want %s", a, step.want)
+		}
+	}
+}
+
+// TestAContainerOfAnEngineOfBothKindsSpeaksBoth: nothing in the manifest tells its protocols, but its image does.
+func TestAContainerOfAnEngineOfBothKindsSpeaksBoth(t *testing.T) {
+	for image, want := range map[string][]spec.Protocol{
+		"openvino/model_server:2025.3": {spec.V1, spec.V2, spec.GRPCV2},
+		"vllm/vllm-openai:v0.11.0":     nil,
+		"mine":                         nil,
+	} {
+		rev := &smv1alpha1.Revision{}
+		rev.Spec.PodTemplate.Spec.Containers = []corev1.Container{{Image: image}}
+		if got := (&Service{}).target(rev, PagesOf(rev, true), 100).Protocols; !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", image, got, want)
 		}
 	}
 }

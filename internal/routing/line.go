@@ -231,11 +231,15 @@ func (s *Service) target(rev *smv1alpha1.Revision, pages Pages, percent int) rou
 	if f := rev.Spec.ModelFormat; f != nil {
 		t.Format = f.Name
 	}
-	if a := EngineOf(rev); a != nil {
-		t.Engine = a.Name
-	}
 	for _, p := range rev.Spec.Protocols {
 		t.Protocols = append(t.Protocols, spec.Protocol(p))
+	}
+	if a := EngineOf(rev); a != nil {
+		t.Engine = a.Name
+		// A container of one's own tells no protocols: of an engine of both kinds that would mean OpenAI alone.
+		if len(t.Protocols) == 0 && strings.Contains(a.Translate, "models=either") {
+			t.Protocols = slices.Clone(a.Protocols)
+		}
 	}
 	var model string
 	if len(rev.Spec.Models) > 0 {
