@@ -25,7 +25,8 @@ the operator and the gateway. The kinds are too large for client-side apply, so:
   stationmaster install --image registry.example.com/stationmaster:1 | kubectl apply --server-side -f -
 
 Applying it again upgrades; engines go on. To remove all but the kinds and what users made with
-them, give it to 'kubectl delete -f -' with --crds=false.`,
+them, give it to 'kubectl delete -f -' with --crds=false; without, it removes the kinds, too: delete
+the InferenceServices first then, which the operator has to let go.`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if o.Image == "" {

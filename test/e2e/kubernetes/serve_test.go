@@ -79,6 +79,7 @@ func TestStationmasterServes(t *testing.T) {
 	t.Run("a newer version comes, and all of it goes: engines and what users made stay", s.testUpgraded)
 	t.Run("the operators are away: manifests are stored and judged later, and others share the work", s.testOperatorsAway)
 	t.Run("the API server is away: serving goes on", s.testOutage)
+	t.Run("all of it is removed: nothing is left", s.testRemoved)
 }
 
 // iris is the example as a cluster can run it: its model's address there is no path of a
