@@ -72,7 +72,7 @@ func (w writes) due(key objectKey, live client.Object, want map[string]any, hash
 		}
 		delete(w, key)
 	}
-	if live == nil || live.GetAnnotations()[annotationApplied] != hash {
+	if live == nil || live.GetAnnotations()[annotationApplied] != hash || added(live) {
 		return true
 	}
 	have, err := runtime.DefaultUnstructuredConverter.ToUnstructured(live)
@@ -195,8 +195,16 @@ func (p *Platform) converge(ctx context.Context, o client.Object) error {
 	if err := p.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(manager), client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply %s %s/%s: %w", u.GetKind(), o.GetNamespace(), o.GetName(), kindOf(err))
 	}
+	made := version(u)
+	if live != nil && added(live) {
+		taken, err := p.takeBack(ctx, want)
+		if err != nil {
+			return err
+		}
+		made = max(made, taken)
+	}
 	p.mu.Lock()
-	p.written[key] = write{object: o, hash: hash, version: version(u), at: time.Now()}
+	p.written[key] = write{object: o, hash: hash, version: made, at: time.Now()}
 	p.mu.Unlock()
 	return nil
 }

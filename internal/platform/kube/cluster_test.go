@@ -110,6 +110,8 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.annotate(w, r, key)
 	case r.Method == http.MethodPatch:
 		c.apply(w, r, key)
+	case r.Method == http.MethodPut:
+		c.replace(w, r, key)
 	case r.Method == http.MethodDelete:
 		c.delete(w, key)
 	default:
@@ -371,6 +373,13 @@ func (c *cluster) apply(w http.ResponseWriter, r *http.Request, key string) {
 		if s, ok := old.Object["status"]; ok {
 			o.Object["status"] = s
 		}
+		// What belongs to others stays.
+		if owners := old.GetManagedFields(); len(owners) > 0 {
+			o.SetManagedFields(owners)
+			had, _, _ := unstructured.NestedSlice(old.Object, "spec", "template", "spec", "containers")
+			has, _, _ := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
+			_ = unstructured.SetNestedSlice(o.Object, append(has, had[len(has):]...), "spec", "template", "spec", "containers")
+		}
 	}
 	if o.GetKind() == "Deployment" {
 		manager := r.URL.Query().Get("fieldManager")
@@ -388,6 +397,22 @@ func (c *cluster) apply(w http.ResponseWriter, r *http.Request, key string) {
 	if o.GetKind() == "Deployment" {
 		c.rollOut(o)
 	}
+}
+
+// replace stores an object as it is sent.
+func (c *cluster) replace(w http.ResponseWriter, r *http.Request, key string) {
+	o := &unstructured.Unstructured{}
+	if err := json.NewDecoder(r.Body).Decode(o); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writes = append(c.writes, "PUT "+key)
+	_ = unstructured.SetNestedField(o.Object, "Always", "spec", "template", "spec", "restartPolicy")
+	c.put(key, o)
+	reply(w, o.Object)
+	c.rollOut(o)
 }
 
 // annotate is a merge patch of an object's annotations.

@@ -242,6 +242,15 @@ func TestDriftIsRepaired(t *testing.T) {
 			c["command"] = []any{"other"}
 			_ = unstructured.SetNestedSlice(o.Object, cs, "spec", "template", "spec", "containers")
 		}},
+		"a container beside ours": {"deployments/default/iris-predictor-00001", func(o *unstructured.Unstructured) {
+			cs, _, _ := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
+			cs = append(cs, map[string]any{"name": "beside", "image": "x"})
+			_ = unstructured.SetNestedSlice(o.Object, cs, "spec", "template", "spec", "containers")
+			o.SetManagedFields([]metav1.ManagedFieldsEntry{
+				{Manager: "stationmaster", Operation: "Apply", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:template":{"f:spec":{"f:volumes":{}}}}}`)}},
+				{Manager: "kubectl-patch", Operation: "Update", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"beside\"}":{".":{}}}}}}}`)}},
+			})
+		}},
 		"where a service leads": {"services/default/iris-predictor", func(o *unstructured.Unstructured) {
 			_ = unstructured.SetNestedField(o.Object, "elsewhere", "spec", "externalName")
 		}},

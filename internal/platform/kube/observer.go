@@ -72,7 +72,7 @@ func newObserver(config *rest.Config, scheme *runtime.Scheme, namespaces []strin
 	opts := cache.Options{
 		Scheme:                      scheme,
 		Mapper:                      mapper(scheme),
-		DefaultTransform:            cache.TransformStripManagedFields(),
+		DefaultTransform:            keepAdders,
 		ReaderFailOnMissingInformer: true,
 		DefaultWatchErrorHandler: func(ctx context.Context, _ *toolscache.Reflector, err error) {
 			log.WarnContext(ctx, "watching the cluster failed; what was known last still counts", "err", err)
