@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -50,7 +49,7 @@ func adds(e metav1.ManagedFieldsEntry) bool {
 			} `json:"f:template"`
 		} `json:"f:spec"`
 	}
-	if json.Unmarshal(bytes.TrimSpace(e.FieldsV1.Raw), &fields) != nil {
+	if json.Unmarshal(e.FieldsV1.GetRawBytes(), &fields) != nil {
 		return false
 	}
 	return len(fields.Spec.Strategy) > 0 || len(fields.Spec.Template.Spec) > 0

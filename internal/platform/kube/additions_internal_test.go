@@ -26,7 +26,7 @@ func TestWhoAddsToADeployment(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{
-				Manager: tc.manager, Subresource: tc.subresource, FieldsV1: &metav1.FieldsV1{Raw: []byte(tc.fields)},
+				Manager: tc.manager, Subresource: tc.subresource, FieldsV1: metav1.NewFieldsV1(tc.fields),
 			}}}}
 			kept, err := keepAdders(d)
 			if err != nil {
@@ -37,7 +37,7 @@ func TestWhoAddsToADeployment(t *testing.T) {
 			}
 		})
 	}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "x", FieldsV1: &metav1.FieldsV1{Raw: []byte(pods)}}}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "x", FieldsV1: metav1.NewFieldsV1(pods)}}}}
 	if _, err := keepAdders(pod); err != nil || len(pod.ManagedFields) > 0 {
 		t.Errorf("%v, %v", err, pod.ManagedFields)
 	}

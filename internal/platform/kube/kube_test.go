@@ -247,8 +247,8 @@ func TestDriftIsRepaired(t *testing.T) {
 			cs = append(cs, map[string]any{"name": "beside", "image": "x"})
 			_ = unstructured.SetNestedSlice(o.Object, cs, "spec", "template", "spec", "containers")
 			o.SetManagedFields([]metav1.ManagedFieldsEntry{
-				{Manager: "stationmaster", Operation: "Apply", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:template":{"f:spec":{"f:volumes":{}}}}}`)}},
-				{Manager: "kubectl-patch", Operation: "Update", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"beside\"}":{".":{}}}}}}}`)}},
+				{Manager: "stationmaster", Operation: "Apply", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:template":{"f:spec":{"f:volumes":{}}}}}`)},
+				{Manager: "kubectl-patch", Operation: "Update", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"beside\"}":{".":{}}}}}}}`)},
 			})
 		}},
 		"where a service leads": {"services/default/iris-predictor", func(o *unstructured.Unstructured) {

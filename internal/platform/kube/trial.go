@@ -27,20 +27,20 @@ func (p *Platform) Try(ctx context.Context, is *v1beta1.InferenceService, rev *s
 	m := member{revision: rev, replicas: 1, digests: map[string]string{}}
 	var err error
 	if m.workload, err = manifest.WorkloadOf(rev.Namespace, rev.Name, &rev.Spec); err != nil {
-		return []string{err.Error()}, nil
+		return []string{err.Error()}, nil //nolint:nilerr // it is what there is to say
 	}
 	if m.credentials, err = p.credentialsOf(ctx, &p.cfg, &m, nil); err != nil {
 		return nil, err
 	}
 	objects, err := p.cfg.revisionObjects(m)
 	if err != nil {
-		return []string{err.Error()}, nil
+		return []string{err.Error()}, nil //nolint:nilerr // it is what there is to say
 	}
 	objects = append(objects, p.cfg.serviceObjects(m.workload.Service, []member{m})...)
 	if elsewhere {
 		made, err := scaler(is, m.meta(), string(m.workload.Component))
 		if err != nil {
-			return []string{err.Error()}, nil
+			return []string{err.Error()}, nil //nolint:nilerr // it is what there is to say
 		}
 		if made != nil {
 			objects = append(objects, made)
