@@ -121,8 +121,6 @@ func TestReviewsAreAnsweredInTheWordsOfTheManifestRoom(t *testing.T) {
 			old:    strings.TrimSuffix(isvc(sound), "}") + ", status: {deploymentMode: Standard}}",
 			refused: []string{"metadata.annotations[serving.kserve.io/deploymentMode]: Forbidden: " +
 				"update rejected: deploymentMode cannot be changed from 'Standard' to 'Knative'; delete the service and create it anew"},
-			warned: []string{"metadata.annotations[serving.kserve.io/deploymentMode] has no effect here: " +
-				"there is one way to deploy, which serves every mode; Knative's own objects aren't made"},
 		},
 		"what isn't changed isn't judged again": {object: isvc("sklearn: {}, onnx: {}"), old: isvc("sklearn: {}, onnx: {}")},
 		"what is being deleted may change":      {object: fmt.Sprintf(service, ", deletionTimestamp: '2026-11-30T12:00:00Z'", "sklearn: {}, onnx: {}"), old: isvc(sound)},

@@ -12,7 +12,7 @@ import (
 func AppendFloats(dst []byte, values []float32) []byte {
 	dst = append(dst, '[')
 	for i, v := range values {
-		if cap(dst)-len(dst) < roomForFloat {
+		if cap(dst)-len(dst) < 1+roomForFloat { // a comma, too
 			dst = slices.Grow(dst, 13*(len(values)-i)+roomForFloat)
 		}
 		if i > 0 {
@@ -27,7 +27,7 @@ func AppendFloats(dst []byte, values []float32) []byte {
 	return append(dst, ']')
 }
 
-// roomForFloat is more than what quickFloat32 writes, with a comma.
+// roomForFloat is more than what quickFloat32 writes.
 const roomForFloat = 32
 
 // scale is how float32s of one exponent become whole numbers: times 10^decimals, such that the distance to

@@ -1,6 +1,7 @@
 package jsonscan
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -110,6 +111,11 @@ func TestArraysOfFloatsAsTheyAreOneByOne(t *testing.T) {
 	}
 	if got := AppendFloats(nil, values); string(got) != string(want)+"]" {
 		t.Errorf("got %s, want %s", got, want)
+	}
+	for room := range 200 { // whatever is left of a buffer when a number's turn comes
+		if got := AppendFloats(make([]byte, 0, room), values[:40]); !bytes.HasPrefix(want, got[:len(got)-1]) {
+			t.Errorf("with room for %d: got %s", room, got)
+		}
 	}
 	if got := AppendFloats([]byte("x"), nil); string(got) != "x[]" {
 		t.Errorf("none: %s", got)
