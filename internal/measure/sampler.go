@@ -118,6 +118,8 @@ type watched struct {
 	next     time.Time
 	busy     bool
 	pause    time.Duration
+	// told is the problem that was logged last, empty since an answer.
+	told string
 }
 
 // found is what came of a look.
@@ -279,10 +281,12 @@ func (s *Sampler) took(f found) {
 		problem = f.err.Error()
 		w.pause = min(max(2*w.pause, SamplePeriod), longest)
 	} else {
-		w.pause = SamplePeriod
+		w.pause, w.told = SamplePeriod, ""
 		w.sample.At, w.sample.Reading, w.sample.Before = f.at, f.reading, w.sample.Reading
 	}
-	if problem != w.sample.Problem && problem != "" {
+	// Once is what a replica does that ends; twice in a row is an engine that doesn't tell.
+	if problem != "" && w.sample.Problem != "" && problem != w.told {
+		w.told = problem
 		s.log.Warn("an engine doesn't tell its metrics", "service", w.sample.Service.String(), "replica", w.sample.Replica, "engine", w.sample.Engine, "why", problem)
 	}
 	w.sample.Problem = problem

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -130,6 +131,25 @@ func TestAnEngineThatDoesntAnswerIsAskedEverMoreSeldom(t *testing.T) {
 			t.Errorf("it is gone, and there is %v", all)
 		}
 	})
+}
+
+func TestAnEngineThatFailsOnceIsNotLogged(t *testing.T) {
+	var log strings.Builder
+	s := NewSampler(&state.Topic[route.Table]{}, slog.New(slog.NewTextHandler(&log, nil)))
+	w := &watched{}
+	for i, step := range []struct {
+		err  error
+		want int // lines so far
+	}{
+		{errors.New("refused"), 0}, {nil, 0}, // as a replica that ends, or is busy
+		{errors.New("refused"), 0}, {errors.New("refused"), 1}, {errors.New("refused"), 1},
+		{errors.New("404"), 2}, {nil, 2}, {errors.New("404"), 2}, {errors.New("404"), 3},
+	} {
+		s.took(found{of: w, err: step.err})
+		if got := strings.Count(log.String(), "doesn't tell its metrics"); got != step.want {
+			t.Errorf("after look %d %d lines, want %d:\n%s", i+1, got, step.want, log.String())
+		}
+	}
 }
 
 func TestASlowEngineDelaysNoOther(t *testing.T) {
