@@ -231,6 +231,8 @@ func operatorRules() []rbacv1.PolicyRule {
 		{APIGroups: []string{"stationmaster.dev"}, Resources: []string{"revisions", "routes"}, Verbs: write},
 		{APIGroups: []string{"stationmaster.dev"}, Resources: []string{"revisions/status", "routes/status", "revisions/finalizers", "routes/finalizers"}, Verbs: []string{"update", "patch"}},
 		{APIGroups: []string{appsv1.GroupName}, Resources: []string{"deployments"}, Verbs: write},
+		// What others added to one is taken back by writing its pods anew: an apply leaves what isn't its own.
+		{APIGroups: []string{appsv1.GroupName}, Resources: []string{"deployments"}, Verbs: []string{"update"}},
 		{APIGroups: []string{""}, Resources: []string{"services", "configmaps"}, Verbs: write},
 		// An annotation has kubelets bring a changed list of models to the pods that mount it.
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch", "patch"}},

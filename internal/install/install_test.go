@@ -117,7 +117,7 @@ func TestPodsAreRestricted(t *testing.T) {
 // for every namespace, so none may name secrets; what a Role may read it names one by one.
 func TestRightsAreLeast(t *testing.T) {
 	ofSecrets := func(resource string) bool { return strings.Split(resource, "/")[0] == "secrets" }
-	own, owning := 0, map[string]bool{}
+	own, owning, updates := 0, map[string]bool{}, map[string]bool{}
 	for _, object := range install.Objects(options()) {
 		var name string
 		var rules []rbacv1.PolicyRule
@@ -129,8 +129,9 @@ func TestRightsAreLeast(t *testing.T) {
 			}
 			for _, rule := range rules {
 				for _, resource := range rule.Resources {
-					// It applies and patches; the catalogue and events are replaced as a whole.
-					updated := strings.Contains(resource, "/") || resource == "clusterservingruntimes" || resource == "events"
+					// It applies and patches; the catalogue, events and what others added to Deployments are replaced as a whole.
+					updated := strings.Contains(resource, "/") || slices.Contains([]string{"clusterservingruntimes", "events", "deployments"}, resource)
+					updates[resource] = updates[resource] || slices.Contains(rule.Verbs, "update")
 					if slices.Contains(rule.Verbs, "update") && !updated {
 						t.Errorf("the ClusterRole %s updates %s, which nothing of it does", name, resource)
 					}
@@ -170,6 +171,9 @@ func TestRightsAreLeast(t *testing.T) {
 	}
 	if own != 1 {
 		t.Errorf("%d rules are about secrets, want one", own)
+	}
+	if !updates["deployments"] {
+		t.Error("the operator takes back what others add to Deployments and mayn't")
 	}
 	// Clusters that enforce it let nobody block the deletion of an owner without this right.
 	for _, owner := range []string{"inferenceservices", "revisions", "routes"} {

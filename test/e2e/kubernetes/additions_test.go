@@ -62,3 +62,31 @@ func TestWhatSomebodyAddsToADeploymentIsTakenBack(t *testing.T) {
 		t.Error("a restart is taken back:", d.Spec.Template.Annotations, d.Generation, steady)
 	}
 }
+
+// testAdditions has the operator, with the rights that it is installed with, take back what somebody
+// adds to a service's pods.
+func (s *installation) testAdditions(t *testing.T) {
+	ns := namespace(t, restricted)
+	service := iris(t, ns, "oci://"+irisImage)
+	s.start(t, service)
+	var d appsv1.Deployment
+	key := client.ObjectKey{Namespace: ns, Name: "iris-predictor-00001"}
+	if err := api.Get(t.Context(), key, &d); err != nil {
+		t.Fatal(err)
+	}
+	made := d.DeepCopy()
+	added := `{"spec":{"template":{"spec":{"containers":[{"name":"kserve-container","env":[{"name":"EXTRA","value":"1"}]},{"name":"beside","image":"x"}]}}}}`
+	if err := api.Patch(t.Context(), &d, client.RawPatch(types.StrategicMergePatchType, []byte(added)), client.FieldOwner("somebody")); err != nil {
+		t.Fatal(err)
+	}
+	edited := d.Generation
+	eventually(t, "it is taken back", func() error {
+		if err := api.Get(t.Context(), key, &d); err != nil {
+			return err
+		}
+		if d.Generation == edited || !equality.Semantic.DeepEqual(made.Spec.Template.Spec, d.Spec.Template.Spec) {
+			return fmt.Errorf("it has %+v", d.Spec.Template.Spec)
+		}
+		return isReady(t, service)
+	})
+}

@@ -65,6 +65,7 @@ func TestStationmasterServes(t *testing.T) {
 			"an HTTPRoute leads past the gateway by the shares":      s.testDirect,
 			"a replica over several pods is a LeaderWorkerSet":       s.testSeveralPods,
 			"deletion leaves nothing":                                s.testDeletion,
+			"what somebody adds to a service's pods is taken back":   s.testAdditions,
 			"a dry run tells what would be refused, or do nothing":   s.testAdmission,
 		} {
 			t.Run(name, func(t *testing.T) {
