@@ -117,17 +117,7 @@ func TestStoresAreListedAndRead(t *testing.T) {
 			if diff := cmp.Diff(tc.want, listed); diff != "" {
 				t.Fatalf("(-want +got):\n%s", diff)
 			}
-			for offset, want := range map[int64]string{0: "hello", 2: "llo"} {
-				body, err := b.Get(t.Context(), listed[0], offset)
-				if err != nil {
-					t.Fatal(err)
-				}
-				got, err := io.ReadAll(body)
-				if err != nil || string(got) != want {
-					t.Errorf("from %d on it is %q, %v", offset, got, err)
-				}
-				body.Close()
-			}
+			saysHello(t, b, listed[0])
 			if _, err := b.List(t.Context(), "a b", 1); !errors.Is(err, errdef.ErrTooLarge) {
 				t.Errorf("a listing that is too long: %v", err)
 			}

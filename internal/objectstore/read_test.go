@@ -83,17 +83,7 @@ func TestABucketIsListedAndRead(t *testing.T) {
 	if diff := cmp.Diff(want, listed); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	for offset, want := range map[int64]string{0: "hello", 2: "llo"} {
-		body, err := b.Get(t.Context(), listed[0], offset)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := io.ReadAll(body)
-		if err != nil || string(got) != want {
-			t.Errorf("from %d on it is %q, %v", offset, got, err)
-		}
-		body.Close()
-	}
+	saysHello(t, b, listed[0])
 }
 
 func TestWhatCantBeReadSaysWhy(t *testing.T) {
@@ -155,5 +145,21 @@ func TestMountedSecretsAreReadAsTheAPIHasThem(t *testing.T) {
 	_, err = NewStores(m, nil).credentials(t.Context(), S3, Source{Namespace: "team", ServiceAccount: "the pod's"})
 	if !errors.Is(err, errdef.ErrDenied) || !strings.Contains(err.Error(), "tried secret gone (not there), secret tls (none for this scheme)") {
 		t.Errorf("without credentials: %v", err)
+	}
+}
+
+// saysHello reads an object from its start and from its midst.
+func saysHello(t *testing.T, b Reader, object Object) {
+	t.Helper()
+	for offset, want := range map[int64]string{0: "hello", 2: "llo"} {
+		body, err := b.Get(t.Context(), object, offset)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(body)
+		if err != nil || string(got) != want {
+			t.Errorf("from %d on it is %q, %v", offset, got, err)
+		}
+		body.Close()
 	}
 }
